@@ -230,7 +230,7 @@ class Report:
             peak = "" if run.peak_bytes is None else run.peak_bytes
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
             numbers = [*(record.get(name, "") for name in measured), run.curve.by, run.seconds]
-            digits = [f"{x:.6g}" if isinstance(x, float) else x for x in numbers]
+            digits = [f"{x:.4g}" if isinstance(x, float) else x for x in numbers]
             lines.append([*which, graph.n_layers, graph.n_edges, *digits, peak])
         return csv_text(lines)
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -57,7 +57,6 @@ class LearnedMethod(KnownMethod):
     """What the names of its shipped predictors begin with."""
     blind: bool = False
     """Whether it does not see what is measured of a case."""
-    needs_predictor: ClassVar[bool] = True
 
     def run(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -90,7 +89,8 @@ class LearnedMethod(KnownMethod):
         chosen, looks = options["predictor"], options["looks"]
         if not isinstance(chosen, ChosenPredictor):
             chosen = self._choose(subject, pairs, chosen)
-        looks = chosen.ensemble.usual_looks(chosen.kind) if looks is None else looks
+        if looks is None:
+            looks = 0 if self.blind else chosen.ensemble.usual_looks(chosen.kind)
         return {**options, "predictor": chosen, "looks": looks}
 
     def _choose(
@@ -260,29 +260,39 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Defa
     generator = torch.Generator().manual_seed(seed)
     options = {"predictor": chosen, "looks": None}
     prediction = GCL.predict(subject, pairs, options, generator)
-    familiarity = prediction.familiarity
-    if familiarity is None or not familiarity.known:
+    familiarity, looked = prediction.familiarity, ensemble.usual_looks(kind)
+    if not looked and (familiarity is None or not familiarity.known):
         why = "" if familiarity is None else f": {familiarity.why()}"
         return _search(f"this case is not like those that gcl was trained on{why}")
     scored = GCL.describe(subject, chosen, prediction)
-    because = f"like those that it was trained on, and on {kind} subjects it had {text}"
+    why = f"on {kind} subjects it had {text}"
+    if not looked:
+        why = f"this case is like those that it was trained on, and {why}"
     return DefaultMethod(
         "gcl",
-        f"no method was named: gcl, because this case is {because}",
+        f"no method was named: gcl, because {why}",
         chosen,
         scored,
         time.perf_counter() - start,
     )
 
 
+COMPARED = (
+    ("edges", -1, "eap-ig+paths", "{:.0f} edges for .9 of the output, {} {:.0f}"),
+    ("auroc", 1, "eap-ig", "a mean AUROC of {:.3f}, and {} one of {:.3f}"),
+    ("cmd", -1, "eap-ig", "a mean CMD of {:.3f}, and {} one of {:.3f}"),
+)
+"""Figures by which `gcl` is chosen, the first that there is: whether more is better, the search it
+is compared with, and both in words. Edges are geometric means."""
+
+
 def _compared(ensemble: Ensemble, kind: str) -> tuple[str, bool]:
-    """What was measured on such subjects, in words, and whether `gcl` was as good as `eap-ig`."""
-    for figure, sign in (("auroc", 1), ("cmd", -1)):
+    """What was measured on such subjects, in words, and whether `gcl` was as good as a search."""
+    for figure, sign, search, words in COMPARED:
         means = ensemble.measured.get(kind, {}).get(figure, {})
-        if {"gcl", "eap-ig"} <= means.keys():
-            ours, other = means["gcl"], means["eap-ig"]
-            text = f"a mean {figure.upper()} of {ours:.3f}, and eap-ig one of {other:.3f}"
-            return text, sign * ours >= sign * other
+        if {"gcl", search} <= means.keys():
+            ours, other = means["gcl"], means[search]
+            return words.format(ours, search, other), sign * ours >= sign * other
     return "", False
 
 

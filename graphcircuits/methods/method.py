@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -76,8 +76,6 @@ class KnownMethod:
     """Whether the steps that `progress` hears of are runs that do not wait for each other."""
     paths: bool = False
     """What the option `paths` is where it is not given."""
-    needs_predictor: ClassVar[bool] = False
-    """Whether a trained predictor gives the scores."""
 
     if TYPE_CHECKING:  # a field of some subclasses and a method of others
 

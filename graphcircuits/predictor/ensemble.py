@@ -146,7 +146,8 @@ class Ensemble:
         logits = self.look(subject, pairs, reading, proposal.logits, looks)
         calibration = self.calibration.get(kind) if kind in self.looks else None
         probabilities = None if calibration is None else calibration(logits)
-        return replace(proposal, logits=logits, probabilities=probabilities)
+        # What was known of the proposal says nothing of a ranking that was looked at.
+        return Prediction(logits, probabilities, None)
 
     def usual_looks(self, kind: str | None) -> int:
         """Rounds of looking that it makes on subjects of a kind, unless told otherwise."""
@@ -314,7 +315,8 @@ def save_ensemble(
 ) -> None:
     """Write weights, configuration and origin as one artifact; `command` as in `save_artifact`.
 
-    Weights are written in `dtype`, that of the members if None, and read in single precision.
+    Weights are written in `dtype`, that of the members if None, those of lookers in half precision;
+    all are read in single precision.
     """
     tensors = {
         f"{number}.{name}": tensor if dtype is None else tensor.to(dtype)
@@ -336,7 +338,7 @@ def save_ensemble(
             "kinds": list(ensemble.looks),
         }
         tensors |= {
-            f"{LOOKERS}{number}.{name}": tensor if dtype is None else tensor.to(dtype)
+            f"{LOOKERS}{number}.{name}": tensor.half()
             for number, looker in enumerate(ensemble.lookers)
             for name, tensor in looker.state_dict().items()
         }

@@ -1,16 +1,20 @@
-"""The networks that look, for the six predictors that ship, made by one command.
+"""The networks that look, for the predictors that ship, made by one command.
 
 1. Sources are the folders that are named: corpora of `python -m lab.factory corpus`, and folders of
    language models or of tasks that `python -m lab.factory mine` found for them.
 2. The proposal of every case is refined (`lab.looking.targets`): this is what takes long, and with
-   --until refined it is all that happens, on a machine with a GPU say.
+   --until refined it is all that happens, on a machine with a GPU say. What is not refined when
+   --minutes are over is judged, but not learned from.
 3. The looker of `default` learns from all cases, that of `fold-K` from what shares neither program
-   nor model with fold K.
+   nor model with fold K. First they learn from looks at the proposals alone; where these lookers
+   leave the cases of the fold that they have not seen, there is the second look, and from both all
+   six learn anew.
 4. Every fold is judged by the file that has not seen it, on prompts of their own: edges for .9 of
    the output, by EAP-IG, EAP-IG along paths, and `gcl` without looking and with.
 5. The files in --predictors, those that ship by default, get their lookers, what was measured, and
    the kinds of subjects on which looking needs the fewest edges. They record this command, the
-   settings, and the hash of every folder.
+   settings, and the hash of every folder. If these are language models alone only `default` is
+   written, since the others are for cases of the package.
 
 Refined values, lookers and judged tasks lie in FOLDER/work: what was cut off goes on from there.
 
@@ -21,7 +25,8 @@ python -m lab.factory lookers FOLDER --corpus DIR[,DIR] --language DIR[,DIR] [--
 import argparse
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,14 +48,16 @@ from lab.factory.crossfit import draw, held_out
 from lab.factory.predictors import code_hash, describe_all
 from lab.looking.cases import LookTraining
 from lab.looking.judge import ENOUGH, LOOKING, PLAIN, RIVAL, geometric, judge_job
-from lab.looking.learn import Lesson, train_looker
-from lab.looking.lessons import Shop, jobs_of, lessons_of, refine_job
+from lab.looking.learn import train_looker
+from lab.looking.lessons import Job, Shop, jobs_of, lessons_path, look_job, read_lessons, refine_job
 from lab.programs import parser
 
 log = logging.getLogger(__name__)
 
 KIND = "looker"
 WORK = "work"
+LEARNED_ROUNDS = 2
+"""Rounds whose looks are learned from; rankings after the second are much like those before."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,10 @@ class Making:
     most: int
     """Tasks of a kind that each fold is judged by."""
 
+    @property
+    def jobs(self) -> list[Job]:
+        return jobs_of(self.sources)
+
     def predictor(self, name: str) -> Ensemble:
         """The predictor that a looker goes with."""
         return load_ensemble(self.given / f"{name}.safetensors")
@@ -80,51 +91,88 @@ class Making:
 
 # Training
 
+Pupil = tuple[str, int, int]
+"""The name of a predictor, a seed, and how many rounds of looks its looker learns from."""
 
-def train(making: Making, lessons: Sequence[Lesson], name: str, seed: int) -> None:
+
+def train(making: Making, pupil: Pupil) -> Iterator[str]:
     """Train one looker into the folder of work, if it is not there."""
-    path, config = _path(making, name, seed), making.shop.config
-    learned = {source.id for source in making.learned(name)}
-    about = {"training": asdict(config), "sources": sorted(learned)}
+    name, seed, rounds = pupil
+    path, config, learned = _path(making, pupil), making.shop.config, making.learned(name)
+    files = [lessons_path(making.shop, job, x) for x in range(rounds) for job in making.jobs]
+    about = {
+        "training": asdict(config),
+        "sources": [source.id for source in learned],
+        "lessons": [file.name for file in files if file.is_file()],
+    }
     if path.is_file() and load_artifact(path, KIND).config == about:
-        log.info("%s is there", path)
         return
-    chosen = [
-        lesson.of(index)
-        for lesson in lessons
-        if (index := [x for x, source in enumerate(lesson.sources) if source.id in learned])
+    lessons = [
+        lesson
+        for number in range(rounds)
+        for lesson in read_lessons(making.shop, learned, making.jobs, number)
     ]
-    looker = train_looker(chosen, config, seed=seed)
-    counts = {"cases": sum(map(len, chosen)), "groups": len(chosen)}
+    looker = train_looker(lessons, config, seed=seed)
+    counts = {"lessons": sum(map(len, lessons)), "groups": len(lessons)}
     tensors = dict(looker.state_dict())
     save_artifact(path, kind=KIND, config=about, seed=seed, tensors=tensors, meta=counts)
-    log.info("%s: %d cases", path, counts["cases"])
+    yield f"{path}: learned from {counts['lessons']} looks at cases"
 
 
-def _path(making: Making, name: str, seed: int) -> Path:
-    return making.folder / WORK / f"{name}-{seed}.safetensors"
+def _path(making: Making, pupil: Pupil) -> Path:
+    name, seed, rounds = pupil
+    return making.folder / WORK / f"{name}-{seed}-{rounds}.safetensors"
+
+
+def trained(making: Making, pupil: Pupil) -> Looker:
+    """A looker that `train` wrote."""
+    tensors, config = load_artifact(_path(making, pupil), KIND).tensors, making.shop.config.looker
+    looker = Looker(config, tensors["mean"].numel() - config.columns)
+    looker.load_state_dict(tensors)
+    return looker.eval().requires_grad_(False)
 
 
 def lookers_of(making: Making, name: str) -> tuple[Looker, ...]:
-    """The trained lookers of a predictor."""
-    lookers = []
-    for seed in range(making.seeds):
-        tensors = load_artifact(_path(making, name, seed), KIND).tensors
-        config = making.shop.config.looker
-        looker = Looker(config, tensors["mean"].numel() - config.columns)
-        looker.load_state_dict(tensors)
-        lookers.append(looker.eval().requires_grad_(False))
-    return tuple(lookers)
+    """The lookers that go with a predictor."""
+    rounds = min(making.shop.config.looker.rounds, LEARNED_ROUNDS)
+    return tuple(trained(making, (name, seed, rounds)) for seed in range(making.seeds))
+
+
+def look_further(making: Making, job: Job) -> Iterator[str]:
+    """Lessons of the second round: where a looker left a case that it had not learned from."""
+    name = f"fold-{job[0].folds[0]}"
+    yield from look_job(making.shop, job, 1, [trained(making, (name, 0, 1))])
+
+
+def learn(making: Making, runner: Runner) -> None:
+    """Look, and train all lookers."""
+    rounds = min(making.shop.config.looker.rounds, LEARNED_ROUNDS)
+    pupils = [(name, seed, rounds) for seed in range(making.seeds) for name in SHIPPED]
+    _say(runner.run(partial(look_job, making.shop), making.jobs))
+    if rounds > 1:
+        folds = sorted({job[0].folds[0] for job in making.jobs})
+        _say(runner.run(partial(train, making), [(f"fold-{fold}", 0, 1) for fold in folds]))
+        _say(runner.run(partial(look_further, making), making.jobs))
+    _say(runner.run(partial(train, making), pupils))
+
+
+def _say(words: Iterable[str]) -> None:
+    for each in words:
+        log.info("%s", each)
 
 
 # Judging
 
 
-def judge(making: Making, job: tuple[Source, ...]) -> Iterator[dict[str, Any]]:
+def judge(making: Making, job: Job) -> Iterator[dict[str, Any]]:
     """Edges for ENOUGH of the output by every method, of tasks of one fold."""
-    path = making.folder / WORK / "judged" / f"{content_hash([x.id for x in job])[:16]}.json"
+    name = f"fold-{job[0].folds[0]}"
+    about = [
+        [x.id for x in job],
+        *(x.state_dict()["readout.weight"] for x in lookers_of(making, name)),
+    ]
+    path = making.folder / WORK / "judged" / f"{content_hash(*about)[:16]}.json"
     if not path.is_file():
-        name = f"fold-{job[0].folds[0]}"
         write_json(path, {"rows": list(judge_job(making.shop, job, lookers_of(making, name)))})
     yield from read_json(path)["rows"]
 
@@ -171,15 +219,11 @@ def make(
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Train, judge and write; what was judged, and the kinds of subjects on which looking won."""
     about = describe_all(folders)
-    lessons = list(runner.run(partial(lessons_of, making.shop), jobs_of(making.sources)))
-    for name in SHIPPED:
-        for seed in range(making.seeds):
-            train(making, lessons, name, seed)
-    del lessons
+    learn(making, runner)
     drawn = [
         job
         for fold in range(N_FOLDS)
-        for job in jobs_of(list(draw(held_out(making.sources, fold), making.most, fold)))
+        for job in jobs_of(draw(held_out(making.sources, fold), making.most, fold))
     ]
     rows = list(runner.run(partial(judge, making), drawn))
     edges = geometric_means(rows)
@@ -188,7 +232,9 @@ def make(
     hashes = {name: {x: own[x] for x in ("sha256", "command")} for name, own in about.items()}
     looking = {"training": training, "corpora": hashes, "code": code_hash()}
     looking["command"] = driver_command()
-    for name in SHIPPED:
+    # Cases of the package are scored by the files of folds, and none of them is a language model.
+    names = SHIPPED if {*kinds} - {"language"} else ("default",)
+    for name in names:
         ensemble = making.predictor(name)
         measured = {
             kind: dict(ensemble.measured.get(kind, {}))
@@ -216,6 +262,7 @@ def command_words() -> argparse.ArgumentParser:
     words.add_argument("--corpus", default="", help="folders with commas between")
     words.add_argument("--language", default="", help="folders of models or mined tasks, likewise")
     words.add_argument("--predictors", type=Path, help="a folder of six; else those that ship")
+    words.add_argument("--minutes", type=float, help="refine nothing more after so long")
     words.add_argument("--until", choices=("refined",), help="stop when rankings are refined")
     words.add_argument("--steps", type=int, help="of training, instead of the usual number")
     words.add_argument("--refine", type=int, help="steps of refining, instead of the usual number")
@@ -244,9 +291,10 @@ def main(arguments: Sequence[str]) -> None:
         config = replace(config, looker=replace(config.looker, rounds=given.rounds))
     plan = plan_sources(None, corpus=corpora, language=languages)
     sources, runner = tuple(plan.learned), runner_of(given.processes)
-    shop = Shop(given.folder / WORK / "refined", config, given.device)
-    for words in runner.run(partial(refine_job, shop), jobs_of(sources)):
-        log.info("%s", words)
+    shop = Shop(given.folder / WORK, config, given.device)
+    end = math.inf if given.minutes is None else time.monotonic() + 60 * given.minutes
+    jobs = (job for job in jobs_of(sources) if time.monotonic() < end)
+    _say(runner.run(partial(refine_job, shop), jobs))
     if given.until:
         return
     predictors = given.predictors or Path(str(FOLDER))

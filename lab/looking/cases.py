@@ -18,7 +18,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.shipped import shipped
 from graphcircuits.predictor.ensemble import blinded
 from graphcircuits.predictor.invariant import living
-from graphcircuits.predictor.looker import LookerConfig
+from graphcircuits.predictor.looker import Looker, LookerConfig, settled
 from graphcircuits.predictor.looking import look_table, proposed, rank_logits
 from graphcircuits.predictor.model import read_case
 from graphcircuits.predictor.paper.transform import Neighbourhoods
@@ -193,9 +193,38 @@ def _groups(
 def look_at(
     stack: Stack, values: Float[Tensor, "case edge"], sizes: int, prompts: int
 ) -> Float[Tensor, "case edge column"]:
-    """What a look says of the edges of all cases, on the first prompts."""
+    """What a look says of the edges of all cases, on the first prompts.
+
+    What circuits lack is in units of the gap over all prompts of the case.
+    """
     above, masks = proposed(values, sizes)
     masks = masks.requires_grad_()
     lacks = stack.departure(masks, slice(0, prompts))
     (slopes,) = torch.autograd.grad(lacks.sum(), masks)
     return look_table(above, masks.detach(), lacks.detach(), -slopes)
+
+
+def look_one_by_one(
+    group: LookGroup, values: Float[Tensor, "case edge"], config: LookTraining
+) -> Float[Tensor, "case edge column"]:
+    """The same of every case of a group, one after the other: together they take much memory."""
+    return torch.cat(
+        [
+            look_at(group.stack.subset([case]), values[[case]], config.looker.sizes, config.looked)
+            for case in range(len(group))
+        ]
+    )
+
+
+def look_again(
+    group: LookGroup,
+    values: Float[Tensor, "case edge"],
+    lookers: Sequence[Looker],
+    config: LookTraining,
+) -> Float[Tensor, "case edge"]:
+    """The values after one more round."""
+    look = look_one_by_one(group, values, config)
+    structure = group.structure.among(values.isfinite())
+    with torch.no_grad():
+        moved = [looker(group.tables, look, values, structure) for looker in lookers]
+    return settled(torch.stack(moved).mean(0), group.graph)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from graphcircuits.engine.relaxed import ranks
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.predictor.looker import Looker, settled
+from graphcircuits.predictor.looker import Looker
 from graphcircuits.predictor.paths import along_paths
-from lab.looking.cases import LookGroup, LookTraining, look_at, read_cases
+from lab.looking.cases import LookGroup, LookTraining, look_again, read_cases
 from lab.looking.lessons import Job, Shop
 
 SHARES = (0.8, 0.9, 0.95)
@@ -61,22 +61,6 @@ def rankings(
     return found | {LOOKING: values}
 
 
-def look_again(
-    group: LookGroup, values: Values, lookers: Sequence[Looker], config: LookTraining
-) -> Values:
-    """The values after one more round."""
-    look = torch.cat(
-        [
-            look_at(group.stack.subset([case]), values[[case]], config.looker.sizes, config.looked)
-            for case in range(len(group))
-        ]
-    )
-    structure = group.structure.among(values.isfinite())
-    with torch.no_grad():
-        moved = [looker(group.tables, look, values, structure) for looker in lookers]
-    return settled(torch.stack(moved).mean(0), group.graph)
-
-
 @torch.no_grad()
 def judged(group: LookGroup, values: Values, read: int) -> list[Mapping[str, float]]:
     """Of each case the edges that its best ones need for SHARES of the output, and `log_area`.
@@ -94,7 +78,10 @@ def judged(group: LookGroup, values: Values, read: int) -> list[Mapping[str, flo
             for some in sizes.split(AT_ONCE)
         ],
         1,
-    ).cpu()
+    )
+    # The unit of a stack is the gap over all of its prompts.
+    own_gap = (group.stack.ends[1] - group.stack.ends[0])[:, rows].mean(1)
+    lacks = (lacks * (group.stack.gap / own_gap)[:, None]).cpu()
     x = sizes.cpu().double().log()
     figures = []
     for lack in lacks.double():

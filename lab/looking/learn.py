@@ -126,6 +126,8 @@ def train_looker(
     lessons: Sequence[Lesson], config: LookTraining, *, seed: int = 0, log: Any = None
 ) -> Looker:
     """A looker that learned these lessons."""
+    if not lessons:
+        raise ValueError("there is nothing to learn from: no case of these sources was refined.")
     columns = lessons[0].tables.shape[-1]
     looker = Looker(config.looker, columns, generator=torch.Generator().manual_seed(seed))
     looker.standardize_by([(lesson.tables, lesson.looks) for lesson in lessons])

@@ -66,7 +66,7 @@ def _gradient(stack: Stack, values: Values, count: Tensor, generator: torch.Gene
     """The direction in which the mean departure over log sizes rises, by the edges' values."""
     given = {"generator": generator, "device": values.device}
     share = stratified(torch.rand(len(values), MASKS, **given))
-    last = (count.to(share) ** share).long().clamp_max(count - 1) - 1
+    last = ((count.to(share) ** share).long().clamp_max(count - 1) - 1).clamp_min(0)
     best = values.sort(dim=-1, descending=True).values
     thresholds = (best.gather(-1, last) + best.gather(-1, last + 1)) / 2
     above = ((values[:, None] - thresholds[..., None]) / SPREAD).requires_grad_()

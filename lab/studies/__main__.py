@@ -7,6 +7,7 @@ app = program(
     "lab.studies",
     "What matters in training.",
     {
+        "looking": "Train networks that look, with parts and data taken away, and compare.",
         "scaling": "Train with more and less data and parts, and compare.",
         "targets": "Find scores case by case by gradient steps.",
         "truth": "Compare faithful circuits with the planted ones of language models.",

@@ -18,6 +18,8 @@ from graphcircuits.methods.shipped import kind_of
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.facts.calibration import Platt
 from graphcircuits.predictor.facts.familiarity import Cloud, KnownCases
+from graphcircuits.predictor.invariant import table_width
+from graphcircuits.predictor.looker import Looker, LookerConfig
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer
@@ -54,7 +56,7 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Ship:
         calibration = {"natural": Platt(2.0, -1.0), "planted": Platt(1.0, 0.0)}
         origin = {"measured": MEASURED, "subjects": seen_of([make_subject()])}
         given = {"calibration": calibration, "known": known} | changes
-        ensemble = Ensemble(tuple(members), origin, **given)
+        ensemble = Ensemble(tuple(members), **({"origin": origin} | given))
         monkeypatch.setattr(shipped, "shipped", lambda name: ensemble)
 
     return put
@@ -134,6 +136,35 @@ def test_what_is_not_familiar_gets_eap_ig(ship: Ship) -> None:
     # Words alone are no reason: the plain architecture is as strange.
     with pytest.warns(BeyondTraining, match="was trained on: the networks"):
         localize(*make_case(), "gcl")
+
+
+def test_where_looking_wins_by_edges_it_is_taken_familiar_or_not(ship: Ship) -> None:
+    """What the networks think of the proposal says nothing of a ranking that was looked at."""
+    config = LookerConfig(width=8, sizes=2, prompts=2, rounds=1)
+    columns = table_width(PredictorConfig(share=0.5).share)
+    looker = Looker(config, columns).eval().requires_grad_(False)
+    edges = {"gcl": 40.0, "eap-ig+paths": 50.0, "eap-ig": 60.0}
+    origin = {"measured": {"language": {"edges": edges, "cmd": MEASURED["language"]["cmd"]}}}
+    subject, pairs = make_case("llama")
+    speaking = replace(subject, tokenizer=object())
+    given = {"limit": 1e-3, "share": 0.5, "origin": origin}
+    ship(**given)
+    assert choose_method(speaking, pairs).name == "eap-ig"
+    ship(lookers=(looker,), looks=("language",), **given)
+    result = localize(speaking, pairs)
+    assert (result.method, result.options) == ("gcl", {"predictor": "default", "looks": 1})
+    assert result.notes == (
+        "no method was named: gcl, because on language subjects it had 40 edges for .9 of the "
+        "output, eap-ig+paths 50",
+    )
+    named = localize(speaking, pairs, "gcl", looks=1)
+    assert torch.equal(named.scores, result.scores)
+    # Blind to all runs, nothing can be looked at.
+    blind = methods.find_method("gcl-blind")
+    assert torch.equal(blind(speaking, pairs), blind(speaking, pairs, looks=0))
+    edges["gcl"] = 51.0
+    reason = choose_method(speaking, pairs).reason
+    assert reason.endswith("gcl had 51 edges for .9 of the output, eap-ig+paths 50")
 
 
 def test_where_gcl_was_not_measured_or_did_not_win(ship: Ship) -> None:

@@ -145,7 +145,7 @@ class Neighbourhoods:
             )
 
     @cached_property
-    def degrees(self) -> tuple[Float[Tensor, "node 1"], Float[Tensor, "node 1"]]:
+    def degrees(self) -> tuple[Float[Tensor, "*case node 1"], Float[Tensor, "*case node 1"]]:
         """How many predecessors and how many successors each node has."""
         return self.sums(self._ones)
 
