@@ -49,13 +49,15 @@ def judge_job(shop: Shop, job: Job, lookers: Sequence[Looker]) -> Iterator[dict[
 def rankings(
     group: LookGroup, lookers: Sequence[Looker], config: LookTraining
 ) -> Mapping[str, Values]:
-    """The rankings that are compared."""
+    """The rankings that are compared; those without looking alone where there are no lookers."""
     searched = torch.stack(
         [eap_ig(subject, pairs[: config.read]).to(group.starts) for subject, pairs in group.items]
     )
     values = group.starts
     found = {**group.others, SEARCH: searched, RIVAL: along_paths(searched, group.graph)}
     found[PLAIN] = values
+    if not lookers:
+        return found
     for _ in range(config.looker.rounds):
         values = look_again(group, values, lookers, config)
     return found | {LOOKING: values}
