@@ -4,13 +4,15 @@
    with gradients of a few circuits on a few prompts.
 2. `Looker` reads, for every edge, the table of invariants that the proposal was made from, and what
    the look says. States are exchanged along the line graph, as
-   in the paper's DirGNN, among edges that do anything; a readout says by how much each value moves.
+   in the paper's DirGNN, among edges that do anything; a readout says by how much each value moves,
+   less and less beyond the number of edges that it has ever seen.
 3. The new values, counted along paths, are ranked, and the next round looks at their circuits. All
    rounds share one set of weights.
 
 `corrected` does so for one subject. Training does it for many side by side.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from graphcircuits.engine.relaxed import ranks
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import LayerNorm, linear
 from graphcircuits.predictor.looking import (
@@ -35,6 +38,9 @@ from graphcircuits.predictor.paths import along_paths
 
 FARTHEST_KNOWN = 3.0
 """From the mean of what was learned from, in deviations, at which what is read ends."""
+
+NO_END = 20.0
+"""The reach of one that has not learned yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +81,8 @@ class Looker(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    reach: Tensor
+    """The logarithm of the edges of the largest graph that was learned from."""
 
     def __init__(
         self, config: LookerConfig, columns: int, *, generator: torch.Generator | None = None
@@ -86,6 +94,7 @@ class Looker(nn.Module):
         columns += config.columns
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("deviation", torch.ones(columns))
+        self.register_buffer("reach", torch.tensor(NO_END))
         self.project = linear(columns, config.width, generator)
         self.learner = DirGNN(config.width, config.layers, aggregation="mean", generator=generator)
         self.norm = LayerNorm(config.width)
@@ -106,23 +115,23 @@ class Looker(nn.Module):
         known = known.clamp(-FARTHEST_KNOWN, FARTHEST_KNOWN)
         if not self.config.looks:
             # How far edges are from thresholds says no more than their rank does.
-            seen = known.shape[-1] - (COLUMNS - 1) * self.config.sizes
-            known = torch.cat([known[..., :seen], torch.zeros_like(known[..., seen:])], dim=-1)
+            known[..., -(COLUMNS - 1) * self.config.sizes :] = 0
         if not self.config.messages:
             structure = structure.among(torch.zeros_like(values, dtype=torch.bool))
         states = self.learner(self.project(known), structure)
-        return values + self.readout(self.norm(states)).squeeze(-1)
+        # It knows nothing of circuits that are larger than all that it saw.
+        counts = (self.reach - (ranks(values) + 1).log()).clamp_max(0).exp()
+        return values + counts * self.readout(self.norm(states)).squeeze(-1)
 
     def standardize_by(self, read: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Take mean and deviation from the tables and looks of the training cases."""
-        count = sum(table[..., 0].numel() for table, _ in read)
-        for name, by in (("mean", 1), ("deviation", 2)):
-            total = torch.zeros_like(self.mean, dtype=torch.float64)
-            for both in read:
-                rows = torch.cat(both, dim=-1).flatten(0, -2).double()
-                total += (rows - (self.mean if by == 2 else 0)).pow(by).sum(0).to(total)
-            found = total / count if by == 1 else (total / count).sqrt().clamp_min(1e-3)
-            getattr(self, name).copy_(found)
+        """Take mean, deviation and reach from the tables and looks of the training cases."""
+        self.reach.fill_(math.log(max(table.shape[-2] for table, _ in read)))
+        rows = [torch.cat(both, dim=-1).flatten(0, -2) for both in read]
+        count = sum(map(len, rows))
+        mean = torch.stack([x.double().sum(0) for x in rows]).sum(0) / count
+        squares = [(x.double() - mean).square().sum(0) for x in rows]
+        self.mean.copy_(mean)
+        self.deviation.copy_((torch.stack(squares).sum(0) / count).sqrt().clamp_min(1e-3))
 
 
 def settled(values: Scores, graph: ComponentGraph) -> Scores:
@@ -140,12 +149,12 @@ def corrected(
     structure: Neighbourhoods,
     graph: ComponentGraph,
     worth: Worths,
-    rounds: int | None = None,
+    rounds: int,
 ) -> Float[Tensor, " edge"]:
-    """The values of every edge after all rounds, the mean of the lookers in each."""
-    values, config = start, lookers[0].config
-    for _ in range(config.rounds if rounds is None else rounds):
-        above, masks = proposed(values, config.sizes)
+    """The values of every edge after so many rounds, the mean of the lookers in each."""
+    values = start
+    for _ in range(rounds):
+        above, masks = proposed(values, lookers[0].config.sizes)
         look = look_table(above, masks, *worth(masks))
         moved = torch.stack([looker(table, look, values, structure) for looker in lookers])
         values = settled(moved.mean(0), graph)

@@ -57,10 +57,6 @@ class Interfaces:
             return self.input
         return self.hidden[:, layer] if head == graph.n_heads else self.z[:, layer, head]
 
-    def reader(self, graph: ComponentGraph, reader: int) -> Float[Tensor, "context width"]:
-        block = next(block for block in graph.blocks if reader < block.readers.stop)
-        return self.read(block)[:, reader - block.first_reader]
-
     def components(
         self, graph: ComponentGraph
     ) -> Iterator[tuple[str, Float[Tensor, "context width"]]]:
@@ -137,12 +133,6 @@ class Factors:
             return self.logits[None]
         factor = getattr(self, block.kind)[block.layer]
         return factor[None] if block.kind == "mlp" else factor
-
-    def write(self, graph: ComponentGraph, writer: int) -> Float[Tensor, "width d_model"]:
-        layer, head = divmod(writer - 1, graph.writers_per_layer)
-        if writer == 0:
-            return torch.eye(self.z.shape[-1], dtype=self.z.dtype, device=self.z.device)
-        return self.hidden[layer] if head == graph.n_heads else self.z[layer, head]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Factors":
         return Factors(**{name: function(tensor) for name, tensor in vars(self).items()})

@@ -15,6 +15,7 @@ from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import Invariants
 from graphcircuits.predictor.measure.features import FEATURES, Features, features
 from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
+from graphcircuits.subject.sites import Factors, Interfaces
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
@@ -155,13 +156,27 @@ def pooled(contractions: Tensor, pair: Tensor) -> Tensor:
     return torch.cat(means, dim=-1).T.contiguous()
 
 
+def vector_at_reader(vectors: Interfaces, graph: ComponentGraph, reader: int) -> Tensor:
+    """The vector of one reader, at every context."""
+    block = next(block for block in graph.blocks if reader < block.readers.stop)
+    return vectors.read(block)[:, reader - block.first_reader]
+
+
+def write_factor(factors: Factors, graph: ComponentGraph, writer: int) -> Tensor:
+    """What takes a writer's vector to the stream."""
+    layer, head = divmod(writer - 1, graph.writers_per_layer)
+    if writer == 0:
+        return torch.eye(factors.z.shape[-1], dtype=factors.z.dtype)
+    return factors.hidden[layer] if head == graph.n_heads else factors.z[layer, head]
+
+
 def edge_features(made: Features, edge: int) -> dict[str, Tensor]:
     """All six features of one edge by their names, the plain way."""
     graph = made.graph
     block = next(block for block in graph.blocks if edge < block.edges.stop)
     reader, writer = divmod(edge - block.first_edge, block.n_writers)
     read = made.factors.read(block)[reader]
-    write = made.factors.write(graph, writer)
+    write = write_factor(made.factors, graph, writer)
     scale = made.scale[:, block.stream, None]
     clean, corrupted = (x.writer(graph, writer) for x in (made.clean, made.corrupted))
     gradient = made.gradient.read(block)[:, reader]
@@ -186,7 +201,7 @@ def edge_by_edge(subject: Transformer, pairs: Pairs) -> Tensor:
     graph, columns = made.graph, []
     for edge in range(graph.n_edges):
         found = edge_features(made, edge)
-        write = made.factors.write(graph, int(graph.edge_writers[edge]))
+        write = write_factor(made.factors, graph, int(graph.edge_writers[edge]))
         first = edge_features(made, int(graph.offsets[graph.edge_readers[edge]]))[
             "transported_gradient"
         ]

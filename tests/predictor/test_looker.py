@@ -1,5 +1,6 @@
 """The network that looks: what it starts from, what it hears, and what cannot change it."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.engine.relaxed import ranks
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.invariant import living, table_width
 from graphcircuits.predictor.looker import (
@@ -201,6 +203,20 @@ def test_columns_are_read_in_units_of_what_was_learned_from() -> None:
         found.append(looker(read_table, read_look, values, structure))
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
     assert not torch.allclose(make_looker()(table, look, values, structure), found[0], atol=0.1)
+
+
+def test_beyond_the_edges_that_were_seen_values_move_ever_less() -> None:
+    table, look, values, structure = read()
+    values = values.where(values.isfinite(), values[values.isfinite()].amin() - 1)
+    looker, near = make_looker(), make_looker()
+    near.reach.fill_(math.log(5))
+    assert looker.reach > math.log(values.shape[-1])
+    free, bound = (each(table, look, values, structure) - values for each in (looker, near))
+    shares = (5 / (ranks(values) + 1)).clamp_max(1)
+    torch.testing.assert_close(bound, free * shares, rtol=1e-4, atol=1e-4)
+    learned = make_looker()
+    learned.standardize_by([(table, look), (table[..., :9, :], look[..., :9, :])])
+    assert math.exp(learned.reach) == pytest.approx(table.shape[-2])
 
 
 def test_a_column_that_never_changed_says_little() -> None:

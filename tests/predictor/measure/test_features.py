@@ -13,7 +13,7 @@ from graphcircuits.predictor.measure.features import FEATURES, Features, feature
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import make_pairs
 from tests.nudged import Nudged, plain_message, read_bias, slope, spread
-from tests.predictor.cases import edge_features
+from tests.predictor.cases import edge_features, vector_at_reader, write_factor
 from tests.subjects import SOME, make_subject
 
 FAMILIES = ("plain", "gpt-2", "neox", "llama", "grouped-keys", "logit-scale", "everything")
@@ -70,7 +70,7 @@ def test_transported_gradients_are_slopes_along_one_edge(architecture: str) -> N
         writer, reader = int(graph.edge_writers[edge]), int(graph.edge_readers[edge])
         gradient = edge_features(made, edge)["transported_gradient"]
         nudge = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
-        written = spread(made, pairs, nudge) @ made.factors.write(graph, writer)
+        written = spread(made, pairs, nudge) @ write_factor(made.factors, graph, writer)
         message = plain_message(run, reader, written)
         found = slope(subject, pairs, "reader", reader, message)
         torch.testing.assert_close((gradient * nudge).sum(), found, rtol=1e-6, atol=1e-8)
@@ -109,11 +109,11 @@ def test_messages_and_states_match_the_runs(architecture: str) -> None:
             for name, run in (("clean", clean), ("corrupted", corrupted)):
                 expected = plain_message(clean, reader, run.writers[:, :, writer])[rows(made)]
                 torch.testing.assert_close(found[f"message_{name}"], expected)
-                vector = found[f"writer_{name}"] @ made.factors.write(graph, writer)
+                vector = found[f"writer_{name}"] @ write_factor(made.factors, graph, writer)
                 torch.testing.assert_close(vector, run.writers[:, :, writer][rows(made)])
             total = total + found["message_clean"]
         bias = read_bias(clean, reader)[rows(made)]
-        torch.testing.assert_close(total + bias, made.clean.reader(graph, reader))
+        torch.testing.assert_close(total + bias, vector_at_reader(made.clean, graph, reader))
 
 
 @pytest.mark.usefixtures("unchecked")

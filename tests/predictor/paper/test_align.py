@@ -11,7 +11,7 @@ from graphcircuits.predictor.paper.align import FeatureAttention, TabpfnAligner
 from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import Factors, Interfaces
 from tests.methods.tasks import make_pairs
-from tests.predictor.cases import edge_features
+from tests.predictor.cases import edge_features, vector_at_reader
 from tests.subjects import make_subject
 from tests.tiers import some
 
@@ -72,7 +72,7 @@ def sizes_of(made: Features) -> dict[str, float]:
     graph, sizes = made.graph, {}
     for kind, vectors in (("state", made.clean), ("gradient", made.gradient)):
         writers = [vectors.writer(graph, n) for n in range(graph.n_writers)]
-        readers = [vectors.reader(graph, n) for n in range(graph.n_readers)]
+        readers = [vector_at_reader(vectors, graph, n) for n in range(graph.n_readers)]
         for side, found in (("writer", writers), ("reader", readers)):
             joined = torch.cat([vector.flatten() for vector in found])
             sizes[f"{kind} {side}"] = float(joined.square().mean().sqrt())
@@ -110,7 +110,7 @@ def test_shared_vectors_aligned_once_are_those_of_every_edge(
         writer, reader = int(graph.edge_writers[edge]), int(graph.edge_readers[edge])
         owners = {
             "writer": identifiers.writer(graph, writer),
-            "reader": identifiers.reader(graph, reader),
+            "reader": vector_at_reader(identifiers, graph, reader),
         }
         alone = {
             role: align_alone(
