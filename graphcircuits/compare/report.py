@@ -220,7 +220,7 @@ class Report:
         return [replace(self, config=config) for config in configs]
 
     def case_csv(self) -> str:
-        """One line per run, in the order of the runs; numbers have six digits."""
+        """One line per run, in the order of the runs; numbers have four digits."""
         about = ["case", "fleet", "architecture", "method", "seed", "layers", "edges"]
         measured = ["auroc", "auprc", "precision", "needed", "log_area", "cpr", "cmd"]
         named = [figures.COLUMNS.get(name, name) for name in measured]

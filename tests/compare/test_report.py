@@ -102,7 +102,7 @@ def test_files(tmp_path: Path) -> None:
         ("output", "110", "0.5"),
         ("output", "1", "0"),
     ]
-    assert cases[0]["auroc"] == f"{auroc(made.runs[0].scores, circuit):.6g}"
+    assert cases[0]["auroc"] == f"{auroc(made.runs[0].scores, circuit):.4g}"
     markdown = written["table.md"].read_text()
     ones = " | ".join(["1.000"] * 7)
     assert f"| random | {ones} | 1.0 | 1.000 | 0.000 | 1 | 3 MiB |" in markdown

@@ -18,13 +18,13 @@ import gzip
 import hashlib
 import json
 import lzma
-import math
 import re
 import subprocess
 import sys
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -146,11 +146,20 @@ def read_documents(path: Path) -> list[str]:
 def read_text(folder: Path, mib: float) -> SourceText:
     """At most so many MiB of what `write_text` wrote to a folder."""
     train, held_out = (read_documents(folder / name) for name in (TRAIN, HELD))
-    share = min(1.0, mib * 2**20 / sum(map(len, train + held_out)))
-    some = [x[: math.ceil(share * len(x))] for x in (train, held_out)]
+    share = min(1.0, mib * 2**20 / max(1, sum(map(len, train + held_out))))
+    some = [_first(x, share * sum(map(len, x))) for x in (train, held_out)]
     digest = hashlib.sha256("".join(some[0] + ["\0"] + some[1]).encode()).hexdigest()
     groups = {name: sum(map(len, x)) for name, x in zip((TRAIN, HELD), some, strict=True)}
     return SourceText(tuple(some[0]), tuple(some[1]), digest, groups)
+
+
+def _first(documents: Sequence[str], size: float) -> list[str]:
+    """The first documents that have so many characters together at most."""
+    return [
+        one
+        for one, end in zip(documents, accumulate(map(len, documents)), strict=True)
+        if end <= size
+    ]
 
 
 def find_text(roots: Sequence[Path] | None, mib: float) -> SourceText:
