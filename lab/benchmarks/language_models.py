@@ -394,7 +394,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", default=",".join(METHODS), help="with commas between")
     parser.add_argument("--once", default=",".join(ONCE), help="those that run on one seed alone")
     parser.add_argument("--start", default="eap-ig", help="the method whose scores are refined")
-    parser.add_argument("--base", default=BASE, help="the method that others are compared with")
+    parser.add_argument(
+        "--base",
+        default=BASE,
+        help="the method that others are compared with; another than the usual one: no figure",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="of prompts")
     parser.add_argument("--only", help="run the units of this model alone")
     parser.add_argument("--pairs", type=int, default=24, help="per task, and as many fresh ones")
@@ -455,8 +459,11 @@ def _main(words: argparse.Namespace) -> int:
                 print("the time is up; the same command goes on from here", flush=True)
                 return 1
     if words.only_page or everything:
-        write_page(words.store, words.out, words.figure, names, words.remark, words.base)
-        print(f"wrote {words.out} and a figure at {words.figure}")
+        usual = words.base == BASE
+        figure = words.figure if usual else None
+        command = "" if usual else _command()
+        write_page(words.store, words.out, figure, names, words.remark, words.base, command)
+        print(f"wrote {words.out}" + (f" and a figure at {figure}" if figure else ""))
     return 1 if failed else 0
 
 

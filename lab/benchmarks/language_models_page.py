@@ -54,6 +54,8 @@ class Model:
     units: Units
     failures: Sequence[str]
     base: str = BASE
+    command: str = ""
+    """What made its units, where it was not `make models`."""
 
     @property
     def title(self) -> str:
@@ -122,7 +124,9 @@ NUMBERS = (
 )
 
 
-def read_store(store: Path, methods: Sequence[str], base: str = BASE) -> list[Model]:
+def read_store(
+    store: Path, methods: Sequence[str], base: str = BASE, command: str = ""
+) -> list[Model]:
     """All models that were prepared, with the units that there are."""
     models = []
     for file in sorted(store.glob("*/model.json")):
@@ -138,7 +142,7 @@ def read_store(store: Path, methods: Sequence[str], base: str = BASE) -> list[Mo
                         failures.append(f"{method} on {task}, seed {seed} ({unit['failure']})")
                     elif unit is not None:
                         units[task][method][seed] = unit
-        models.append(Model(file.parent.name, about, units, failures, base))
+        models.append(Model(file.parent.name, about, units, failures, base, command))
     if not any(model.every for model in models):
         raise ValueError(f"{store} holds no results; run without --only-page first.")
     return models
@@ -154,18 +158,20 @@ def _unit(path: Path) -> dict[str, Any] | None:
 def write_page(
     store: Path,
     out: Path,
-    figure: Path,
+    figure: Path | None,
     methods: Sequence[str],
     remark: str = "",
     base: str = BASE,
+    command: str = "",
 ) -> None:
-    """Write the page and its figure, quality against seconds.
+    """Write the page and, if it is to have one, its figure, quality against seconds.
 
     `remark` is a sentence on how the units came about, which they do not say themselves.
     """
-    models = read_store(store, methods, base)
-    save_figure(quality_figure(models, methods), figure)
-    link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
+    models, link = read_store(store, methods, base, command), None
+    if figure is not None:
+        save_figure(quality_figure(models, methods), figure)
+        link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
     data = out.with_suffix(".csv")
     text = page(models, methods, figure=link, data=data.name, remark=remark)
     write_atomic(out, text.encode())
@@ -220,7 +226,7 @@ def page(
     models: Sequence[Model],
     methods: Sequence[str],
     *,
-    figure: str,
+    figure: str | None,
     data: str,
     remark: str = "",
 ) -> str:
@@ -244,7 +250,7 @@ def page(
         "alone, memory is what it needed beyond the model.",
         *([remark] if remark else []),
         f"Every number is in [{data}]({data}).",
-        f"![Edges for .9 of the output against seconds]({figure})",
+        *([f"![Edges for .9 of the output against seconds]({figure})"] if figure else []),
         "Options of the methods, apart from seeds and memory limits:",
         _table(
             ["method", "options"],
@@ -367,7 +373,7 @@ def _commands(models: Sequence[Model]) -> str:
     titles: dict[str, list[str]] = {}
     for model in models:
         for device, machine in _distinct((u["device"], u["machine"]) for u in model.every):
-            made = f"`make models DEVICE={device}` on {machine}"
+            made = f"`{model.command or f'make models DEVICE={device}'}` on {machine}"
             titles.setdefault(made, []).append(model.title)
     if len(titles) == 1:
         return next(iter(titles))

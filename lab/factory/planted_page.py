@@ -7,7 +7,7 @@
 3. The picture has the learning curves: text of models and twins, and the worst call of each model.
 
 python -m lab.factory planted-page [DIR] [--page docs/results/planted-models.md]
-    [--figure docs/figures/planted-models.svg]
+    [--figure docs/figures/planted-models.png]
 """
 
 import sys
@@ -162,7 +162,7 @@ def main(given: Sequence[str]) -> None:
     words = parser("lab.factory planted-page", __doc__)
     words.add_argument("folder", type=Path, nargs="?", help="where `lab.factory planted` wrote")
     words.add_argument("--page", type=Path, default=REPORTS.with_suffix(".md"))
-    words.add_argument("--figure", type=Path, default=Path("docs/figures/planted-models.svg"))
+    words.add_argument("--figure", type=Path, default=Path("docs/figures/planted-models.png"))
     chosen = words.parse_args(given)
     data = chosen.page.with_suffix(".jsonl")
     by_id = read_reports(data)

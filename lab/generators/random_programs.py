@@ -20,7 +20,11 @@ N_SEEDS = 4096
 
 def as_json(facts: Iterable[Facts]) -> str:
     """One line per seed."""
-    return "[\n" + ",\n".join(f"  {json.dumps(astuple(each))}" for each in facts) + "\n]\n"
+    return (
+        "[\n"
+        + ",\n".join(json.dumps(astuple(each), separators=(",", ":")) for each in facts)
+        + "\n]\n"
+    )
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ def test_what_ships_is_what_was_reported() -> None:
 def test_the_page_says_what_the_reports_say() -> None:
     """Made by `python -m lab.factory planted-page`."""
     reports = list(read_reports().values())
-    written = planted_page.page(reports, REPORTS.name, "../figures/planted-models.svg")
+    written = planted_page.page(reports, REPORTS.name, "../figures/planted-models.png")
     assert REPORTS.with_suffix(".md").read_text() == written + "\n"
 
 
