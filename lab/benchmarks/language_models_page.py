@@ -185,7 +185,7 @@ def data_rows(models: Sequence[Model], methods: Sequence[str]) -> list[list[obje
     for model in models:
         for unit in model.every:
             numbers = [number.value(unit) for number in NUMBERS]
-            cells = ["" if x is None else float(f"{x:.4g}") for x in numbers]
+            cells = ["" if x is None else float(f"{x:.6g}") for x in numbers]
             rows.append([model.title, unit["task"], unit["seed"], unit["method"], *cells])
     return rows
 
