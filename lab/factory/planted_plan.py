@@ -187,7 +187,9 @@ def main(arguments: Sequence[str]) -> None:
     given = words.parse_args(arguments)
     if given.text is not None:
         merges = learn_merges(read_documents(given.text / "train.jsonl.xz"))
-        write_atomic(MERGES, json.dumps([" ".join(pair) for pair in merges]).encode() + b"\n")
+        pairs = [" ".join(pair) for pair in merges]
+        text = json.dumps(pairs, separators=(",", ":"), ensure_ascii=False)
+        write_atomic(MERGES, f"{text}\n".encode())
         sys.stdout.write(f"wrote {MERGES}\n")
     models, reports = plan(), read_reports()
     for id, model in models.items():
