@@ -56,7 +56,7 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Ship:
         calibration = {"natural": Platt(2.0, -1.0), "planted": Platt(1.0, 0.0)}
         origin = {"measured": MEASURED, "subjects": seen_of([make_subject()])}
         given = {"calibration": calibration, "known": known} | changes
-        ensemble = Ensemble(tuple(members), **({"origin": origin} | given))
+        ensemble = replace(Ensemble(tuple(members), origin), **given)
         monkeypatch.setattr(shipped, "shipped", lambda name: ensemble)
 
     return put
