@@ -7,9 +7,7 @@
    in the paper's DirGNN, among edges that do anything; a readout says by how much each value moves,
    less and less beyond the number of edges that it has ever seen.
 3. The new values, counted along paths, are ranked, and the next round looks at their circuits. All
-   rounds share one set of weights.
-
-`corrected` does so for one subject. Training does it for many side by side.
+   rounds share one set of weights. `corrected` does so for one subject.
 """
 
 import math

@@ -162,6 +162,10 @@ def vector_at_reader(vectors: Interfaces, graph: ComponentGraph, reader: int) ->
     return vectors.read(block)[:, reader - block.first_reader]
 
 
+AT = {"writer": Interfaces.writer, "reader": vector_at_reader}
+"""The vector of a writer or of a reader."""
+
+
 def write_factor(factors: Factors, graph: ComponentGraph, writer: int) -> Tensor:
     """What takes a writer's vector to the stream."""
     layer, head = divmod(writer - 1, graph.writers_per_layer)

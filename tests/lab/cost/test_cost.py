@@ -92,7 +92,7 @@ def expected(
         "exact": (4, 0, graph.n_edges, 0),
         "gcl": (2, 1, 1, 0),
         "gcl-paper": (2, 1, 0, 0),
-        "ig-own": (6 + steps, steps + 3, 3, 0),
+        "ig-own": (7 + steps, steps + 3, 3, 0),
         "mattr": (4, masked, masked, steps),
         "nap": (2, 1, 0, 0),
         "pgexplainer": (5, masked, masked, steps),

@@ -13,7 +13,7 @@ from graphcircuits.predictor.measure.features import FEATURES, Features, feature
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import make_pairs
 from tests.nudged import Nudged, plain_message, read_bias, slope, spread
-from tests.predictor.cases import edge_features, vector_at_reader, write_factor
+from tests.predictor.cases import AT, edge_features, vector_at_reader, write_factor
 from tests.subjects import SOME, make_subject
 
 FAMILIES = ("plain", "gpt-2", "neox", "llama", "grouped-keys", "logit-scale", "everything")
@@ -50,7 +50,7 @@ def test_gradients_are_slopes_of_the_loss(architecture: str) -> None:
     places = [("writer", writer) for writer in range(graph.n_writers)]
     places += [("reader", reader) for reader in range(graph.n_readers)]
     for place, index in places:
-        gradient = getattr(made.gradient, place)(graph, index)
+        gradient = AT[place](made.gradient, graph, index)
         nudge = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
         found = slope(subject, pairs, place, index, spread(made, pairs, nudge))
         torch.testing.assert_close((gradient * nudge).sum(), found, rtol=1e-6, atol=1e-8)

@@ -11,7 +11,7 @@ from graphcircuits.predictor.paper.align import FeatureAttention, TabpfnAligner
 from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import Factors, Interfaces
 from tests.methods.tasks import make_pairs
-from tests.predictor.cases import edge_features, vector_at_reader
+from tests.predictor.cases import AT, edge_features, vector_at_reader
 from tests.subjects import make_subject
 from tests.tiers import some
 
@@ -151,8 +151,8 @@ def test_components_of_the_incidence_graph_have_their_own_vectors(architecture: 
         expected = [
             align_alone(
                 aligner,
-                getattr(vectors, side)(graph, index)[0] / sizes[f"{kind} {side}"],
-                getattr(identifiers, side)(graph, index).T,
+                AT[side](vectors, graph, index)[0] / sizes[f"{kind} {side}"],
+                AT[side](identifiers, graph, index).T,
                 role,
             )
             for vectors, kind, role in zip(
