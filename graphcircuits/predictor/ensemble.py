@@ -136,8 +136,9 @@ class Ensemble:
             True
         """
         looks = self.usual_looks(kind) if looks is None else looks
-        if looks and not self.lookers:
-            raise ValueError(f"looks must be 0: this predictor has no looker, got {looks}.")
+        if looks < 0 or (looks and not self.lookers):
+            allowed = "at least 0" if self.lookers else "0: this predictor has no looker"
+            raise ValueError(f"looks must be {allowed}, got {looks}.")
         with torch.no_grad():
             reading = read_case(self.config, subject, pairs, generator=generator, dtype=self.dtype)
         proposal = self.predict(reading, generator=generator, kind=kind)

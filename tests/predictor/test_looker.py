@@ -83,6 +83,8 @@ def test_looks_need_a_looker() -> None:
     subject, pairs = single()
     with pytest.raises(ValueError, match="looks must be 0: this predictor has no looker, got 1"):
         predicted(make_ensemble(), subject, pairs, looks=1)
+    with pytest.raises(ValueError, match="looks must be at least 0, got -1"):
+        predicted(looking(), subject, pairs, looks=-1)
 
 
 def test_several_are_averaged_in_each_round() -> None:
