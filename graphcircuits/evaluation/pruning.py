@@ -46,7 +46,7 @@ def pruned(
     if fixed is not None:
         loose = ~fixed.mask
     why = STOPPED
-    estimate = _Estimate(runs)
+    estimate = Estimate(runs)
     for _ in range(ESTIMATES):
         before = len(circuit)
         circuit = _without_cheapest(runs, circuit, estimate(circuit), loose, least)
@@ -110,7 +110,7 @@ def _left(
     return left
 
 
-class _Estimate:
+class Estimate:
     """What cutting each edge adds to the loss of a circuit, to first order."""
 
     def __init__(self, runs: CircuitRuns) -> None:

@@ -121,13 +121,15 @@ def refinement(
     progress: Progress | None = None,
     memory_limit: int | None = None,
     recipe: Recipe | None = None,
+    avoid: Scores | None = None,
 ) -> Refinement:
     """The scores in an order whose best edges are closer to faithful on the pairs, over all sizes.
 
     It takes `steps` steps, or as many as fit into `seconds` seconds; 300 steps where neither is
     given. An interrupt from the keyboard, or a `Stop` raised by `progress`, ends it with what it
     has reached. Without a generator the seed is 0. Memory stays below `memory_limit` bytes where
-    one mask on one prompt allows it.
+    one mask on one prompt allows it. What `avoid` says of an edge pushes it down at every step, in
+    root mean squares of the gradient.
     """
     began = time.perf_counter()
     _check_length(steps, seconds)
@@ -149,6 +151,8 @@ def refinement(
         while (share := clock.share(state)) < 1:
             since = time.perf_counter()
             gradient = objective.gradient(state.values, state.turn, state.generator)
+            if avoid is not None:
+                gradient += avoid.to(gradient) * gradient.square().mean().sqrt()
             advance(state, gradient, recipe.learning_rate * (1 - share))
             if subject.device.type == "cuda":
                 torch.cuda.synchronize(subject.device)

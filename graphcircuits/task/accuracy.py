@@ -98,12 +98,26 @@ def _right(subject: Transformer, pairs: Pairs) -> Bool[Tensor, " batch"]:
     stream = subject.embed(pairs.clean)
     for layer in range(subject.config.n_layers):
         stream = subject.layer(stream, layer)
+    return _right_everywhere(subject.unembed(stream[pairs.scored]), pairs)
+
+
+def wrong_answers(
+    logits: Float[Tensor, "batch pos d_vocab_out"], pairs: Pairs
+) -> Float[Tensor, " batch"]:
+    """1 for every prompt that these logits do not answer right, else 0."""
+    return 1 - _right_everywhere(logits[pairs.scored], pairs).to(logits)
+
+
+def _right_everywhere(
+    logits: Float[Tensor, "position d_vocab_out"], pairs: Pairs
+) -> Bool[Tensor, " batch"]:
+    """Whether each prompt is right at all scored positions, given the logits at these."""
     assert pairs.targets is not None
     scored = pairs.scored
     targets = pairs.targets[scored]
     right = targets.argmax(-1) if pairs.loss_name == "kl" else targets
     wrong = None if pairs.loss_name != "logit-diff" else pairs.incorrect
-    above = _above(subject.unembed(stream[scored]), right, None if wrong is None else wrong[scored])
+    above = _above(logits, right, None if wrong is None else wrong[scored])
     return torch.ones_like(scored).masked_scatter(scored, above).all(-1)
 
 
