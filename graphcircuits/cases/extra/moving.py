@@ -13,6 +13,7 @@ from graphcircuits.cases.idioms import (
     length,
     mirror_index,
     recipe,
+    recipes,
     so_far,
     up_to_four,
     up_to_three,
@@ -144,23 +145,17 @@ def peak() -> SOp:
     return SequenceMap(lambda x, y: int(x > y), tokens, highest).named("peak")
 
 
-@up_to_four("new-local-peak")
-def local_peak() -> SOp:
-    """1 where the token is larger than both neighbours in the ring, else 0."""
-    return peak()
-
-
-@up_to_four("new-count-local-peaks")
-def count_local_peaks() -> SOp:
-    """The number of tokens larger than both neighbours in the ring, everywhere."""
-    return how_many(peak())
-
-
-@up_to_three("new-second-difference")
-def second_difference() -> SOp:
-    """The sum of both neighbours in the ring minus twice the token."""
-    around = SequenceMap(lambda x, y: x + y, *neighbours()).named("around")
-    return SequenceMap(lambda x, y: y - 2 * x, tokens, around)
+IN_A_RING = recipes(
+    {
+        "new-local-peak": peak,
+        "new-count-local-peaks": lambda: how_many(peak()),
+        "new-second-difference": lambda: SequenceMap(
+            lambda x, y: y - 2 * x,
+            tokens,
+            SequenceMap(lambda x, y: x + y, *neighbours()).named("around"),
+        ),
+    }
+)
 
 
 @up_to_three("new-two-frequency-compare")
