@@ -41,21 +41,14 @@ def hops(count: int) -> SOp:
     return at
 
 
-pointer_hop_1, pointer_hop_2, pointer_hop_3 = (
-    recipe(
-        f"new-pointer-hop-{count}",
-        task=f"The token as a pointer into the sequence, followed {times}.",
-        max_seq_len=7,
-        min_seq_len=7,
-    )(lambda count=count: hops(count))
-    for count, times in ((1, "once"), (2, "twice"), (3, "three times"))
+POINTERS = recipes(
+    {
+        "new-pointer-hop-1": lambda: hops(1),
+        "new-pointer-hop-2": lambda: hops(2),
+        "new-pointer-hop-3": lambda: hops(3),
+        "new-pointer-fixed-point": lambda: SequenceMap(lambda x, y: int(x == y), tokens, hops(2)),
+    }
 )
-
-
-@recipe("new-pointer-fixed-point", max_seq_len=7, min_seq_len=7)
-def pointer_fixed_point() -> SOp:
-    """1 where two hops from the token lead back to it, else 0."""
-    return SequenceMap(lambda x, y: int(x == y), tokens, hops(2))
 
 
 # Looking back
