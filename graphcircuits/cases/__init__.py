@@ -22,24 +22,8 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from graphcircuits.cases.case import Case, SubjectDims
-
-__all__ = [
-    "FAMILIES",
-    "LANGUAGE",
-    "LANGUAGE_MODELS",
-    "MULTITASK",
-    "N_FOLDS",
-    "RANDOM",
-    "RANDOM_SEEDS",
-    "SPLITS",
-    "Case",
-    "SubjectDims",
-    "case_ids",
-    "load_case",
-    "random_seed",
-    "split_records",
-]
+from graphcircuits.cases.case import Case as Case
+from graphcircuits.cases.case import SubjectDims as SubjectDims
 
 FAMILIES = {
     "ib": "graphcircuits.cases.interpbench",

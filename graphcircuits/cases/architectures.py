@@ -102,7 +102,9 @@ def subject_config(
             f"of {chosen.heads_per_group}; choose another architecture."
         )
     if architecture == "plain":
-        d_head, d_model, d_mlp = _plain_sizes(case, widen)
+        d_head = max(1, round(dims.d_head * widen))
+        wide = 1.0 if widen == 1.0 else d_head * dims.n_heads / dims.d_model
+        d_model, d_mlp = round(dims.d_model * wide), round(dims.d_mlp * wide)
     else:
         # Rotation takes coordinates in pairs, and half of a head may be rotated.
         d_head = max(4, 4 * round((WIDE if dims.d_head > NARROW else NARROW) * widen / 4))
@@ -121,14 +123,6 @@ def subject_config(
         causal=case.causal,
         **chosen.options(dims.n_heads, d_head),
     )
-
-
-def _plain_sizes(case: "Case | MultiCase", widen: float) -> tuple[int, int, int]:
-    """Width of heads, stream and MLPs; the case's own where nothing is widened."""
-    dims = case.subject_dims
-    d_head = max(1, round(dims.d_head * widen))
-    wide = 1.0 if widen == 1.0 else d_head * dims.n_heads / dims.d_model
-    return d_head, round(dims.d_model * wide), round(dims.d_mlp * wide)
 
 
 def misfit(

@@ -1,16 +1,18 @@
 """What the definitions of listed cases share: decorators, vocabularies, idioms.
 
-A definition is a function that builds the program. Idioms are the moves that many programs make,
+A definition is a function that builds the program. Short ones stand in tables; their sentences,
+vocabularies and lengths are in `data/recipes.json`. Idioms are the moves that many programs make,
 each one or two components: read from a position, count, rank, find a position relative to another.
 InterpBench's come last and stay apart: the names given to its expressions, and the order in which
 they read each other, follow the public benchmark, since layers, heads and circuits depend on it.
 """
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 
+from graphcircuits.cases import stored
 from graphcircuits.cases.case import Case
 from graphcircuits.rasp import (
     Aggregate,
@@ -37,9 +39,11 @@ WORDS = ("J", "LB", "TPSI", "V", "b", "no", "oCLrZaW", "poiVg")
 
 
 def cases_in(*modules: ModuleType) -> Iterator[Case]:
-    """The cases that modules define, in the order of their definitions."""
+    """The cases that modules define, alone or in tables, in the order of their definitions."""
     for module in modules:
-        yield from (value for value in vars(module).values() if isinstance(value, Case))
+        for value in vars(module).values():
+            listed = value if isinstance(value, tuple) else (value,)
+            yield from (one for one in listed if isinstance(one, Case))
 
 
 def recipe(
@@ -47,7 +51,7 @@ def recipe(
     name: str = "",
     *,
     task: str = "",
-    vocab: tuple[Value, ...] = TO_FIVE,
+    vocab: Sequence[Value] = TO_FIVE,
     max_seq_len: int = 9,
     min_seq_len: int = 3,
     causal: bool = False,
@@ -72,7 +76,7 @@ def recipe(
             family=family,
             program=source(),
             source=source,
-            vocab=vocab,
+            vocab=tuple(vocab),
             max_seq_len=max_seq_len,
             min_seq_len=min_seq_len,
             causal=causal,
@@ -87,6 +91,18 @@ up_to_three = partial(recipe, vocab=TO_THREE, max_seq_len=7)
 """For deep programs, which need few tokens and short inputs to stay small."""
 ib_recipe = partial(recipe, vocab=TO_TEN, max_seq_len=10, min_seq_len=4, causal=True)
 """For InterpBench's programs, whose names are given."""
+
+
+def recipes(programs: Mapping[str, Callable[[], SOp]]) -> tuple[Case, ...]:
+    """The cases of programs by id, with the file's words."""
+    return tuple(recipe(id, **stored("recipes")[id])(build) for id, build in programs.items())
+
+
+def ib_recipes(programs: Mapping[str, Callable[[], SOp]]) -> tuple[Case, ...]:
+    """InterpBench's cases of programs by name, with the file's words."""
+    return tuple(
+        ib_recipe(name=name, **stored("recipes")[name])(build) for name, build in programs.items()
+    )
 
 
 # Positions

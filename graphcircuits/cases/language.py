@@ -297,18 +297,17 @@ def _case(model: LanguageModel, call: Call) -> CallCase:
 def planted_layout(call: Call, places: Mapping[str, str] | None = None) -> Layout:
     """The layout of a call's program without its constants, moved to other components."""
     tables = call.tables
-    varies = {
-        tables.labels[sop] for sop in tables.variables if any(x is tokens for x in walk(sop))
-    } | {"tokens"}
+    depend = [sop for sop in tables.variables if any(x is tokens for x in walk(sop))]
+    varies = {tables.labels[sop] for sop in depend}
+
+    def varying(labels: Iterable[str]) -> tuple[str, ...]:
+        return tuple(x for x in labels if x.removesuffix(WIDTH_SUFFIX) in varies)
+
     layout = lay_out(tables)
     components = []
     for one in layout.components:
-        writes = tuple(x for x in one.writes if x.removesuffix(WIDTH_SUFFIX) in varies)
-        reads = {
-            slot: tuple(x for x in labels if x.removesuffix(WIDTH_SUFFIX) in varies)
-            for slot, labels in one.reads.items()
-        }
-        if writes:
+        if writes := varying(one.writes):
+            reads = {slot: varying(labels) for slot, labels in one.reads.items()}
             name = one.name if places is None else places[one.name]
             layer = int(name.partition(".")[0][1:])
             components.append(replace(one, name=name, layer=layer, reads=reads, writes=writes))

@@ -13,7 +13,7 @@ import torch
 from torch import Generator
 
 from graphcircuits import rasp
-from graphcircuits.cases import Case, SubjectDims, case_ids, load_case
+from graphcircuits.cases import Case, SubjectDims, case_ids, load_case, stored
 from graphcircuits.cases.samplers import draw
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.shipped import blind_to
@@ -327,6 +327,12 @@ def test_a_sampler_that_cannot_work_says_why():
         draw("even-or-one-odd", (0, 1, 2), 4, 1, seeded())
     with pytest.raises(ValueError, match=r"n must be at least 0, got -1"):
         draw("uniform", "ab", 3, -1, seeded())
+
+
+def test_words_in_the_file_are_those_of_cases() -> None:
+    cases = {id: load_case(id) for id in case_ids()}
+    cases |= {cases[id].name: cases[id] for id in case_ids("ib")}
+    assert all(words["task"] == cases[key].task for key, words in stored("recipes").items())
 
 
 # As values to look at

@@ -6,9 +6,8 @@ import pytest
 
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.relations import pool_cases
-from graphcircuits.cases.tracrbench import REPEATS
 from lab.generators.split import deal
-from tests.cases.reference import reference
+from tests.cases.reference import reference, reference_tasks
 
 NOT_COMPILED = (
     *("tb-element-divide", "tb-polynomial", "tb-rescale", "tb-swap-min-max"),
@@ -40,7 +39,8 @@ def test_the_papers_pool_has_24_small_tasks_of_tracrbench_beside_them() -> None:
     assert list(groups)[:26] == [case.id for case in pool_cases("interpbench-pool")]
     assert len(set(groups.values())) == 32
     cases = [load_case(id) for id in case_ids("tb", "pool")]
-    eligible = [case for case in cases if case.id not in {*NOT_COMPILED, *REPEATS}]
+    tasks = reference_tasks("tracrbench_tasks.json")
+    eligible = [x for x in cases if x.id not in NOT_COMPILED and not tasks[x.id]["repeats"]]
     by_size = sorted(
         eligible, key=lambda case: (case.graph.n_layers, len(case.labels("interpbench")))
     )

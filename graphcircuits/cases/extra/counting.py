@@ -10,6 +10,7 @@ from graphcircuits.cases.idioms import (
     last,
     length,
     recipe,
+    recipes,
     smaller,
     so_far,
     token_and_index,
@@ -40,35 +41,18 @@ def earlier_larger() -> SOp:
     return SelectorWidth(inverted).named("earlier_larger")
 
 
-@recipe("new-count-earlier-larger", causal=True)
-def count_earlier_larger() -> SOp:
-    """How many earlier tokens are larger than this one."""
-    return earlier_larger()
-
-
-@up_to_four("new-total-inversions-even")
-def total_inversions_even() -> SOp:
-    """All 1 when the number of pairs in the wrong order is even, else all 0."""
-    odd = Map(lambda count: count % 2, earlier_larger()).named("odd")
-    return Map(lambda count: int(count % 2 == 0), how_many(odd))
-
-
-@recipe("new-occurrence-number", causal=True)
-def occurrence_number() -> SOp:
-    """Which occurrence of its token each position is, 1 for the first."""
-    return Map(lambda count: count + 1, earlier_equal())
-
-
-@recipe("new-count-distinct", sampler="subset")
-def count_distinct() -> SOp:
-    """The number of distinct tokens, everywhere."""
-    return how_many(earlier_equal(), lambda count: count == 0)
-
-
-@recipe("new-prefix-parity", vocab=BITS, causal=True)
-def prefix_parity() -> SOp:
-    """Exclusive or of all bits up to here."""
-    return Map(lambda count: count % 2, so_far(tokens))
+EARLIER = recipes(
+    {
+        "new-count-earlier-larger": earlier_larger,
+        "new-total-inversions-even": lambda: Map(
+            lambda count: int(count % 2 == 0),
+            how_many(Map(lambda count: count % 2, earlier_larger()).named("odd")),
+        ),
+        "new-occurrence-number": lambda: Map(lambda count: count + 1, earlier_equal()),
+        "new-count-distinct": lambda: how_many(earlier_equal(), lambda count: count == 0),
+        "new-prefix-parity": lambda: Map(lambda count: count % 2, so_far(tokens)),
+    }
+)
 
 
 @recipe("new-run-position", vocab=(0, 1, 2), max_seq_len=7, causal=True)

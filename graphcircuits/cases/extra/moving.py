@@ -13,6 +13,7 @@ from graphcircuits.cases.idioms import (
     length,
     mirror_index,
     recipe,
+    recipes,
     so_far,
     up_to_four,
     up_to_three,
@@ -40,21 +41,14 @@ def hops(count: int) -> SOp:
     return at
 
 
-pointer_hop_1, pointer_hop_2, pointer_hop_3 = (
-    recipe(
-        f"new-pointer-hop-{count}",
-        task=f"The token as a pointer into the sequence, followed {times}.",
-        max_seq_len=7,
-        min_seq_len=7,
-    )(lambda count=count: hops(count))
-    for count, times in ((1, "once"), (2, "twice"), (3, "three times"))
+POINTERS = recipes(
+    {
+        "new-pointer-hop-1": lambda: hops(1),
+        "new-pointer-hop-2": lambda: hops(2),
+        "new-pointer-hop-3": lambda: hops(3),
+        "new-pointer-fixed-point": lambda: SequenceMap(lambda x, y: int(x == y), tokens, hops(2)),
+    }
 )
-
-
-@recipe("new-pointer-fixed-point", max_seq_len=7, min_seq_len=7)
-def pointer_fixed_point() -> SOp:
-    """1 where two hops from the token lead back to it, else 0."""
-    return SequenceMap(lambda x, y: int(x == y), tokens, hops(2))
 
 
 # Looking back
@@ -144,23 +138,17 @@ def peak() -> SOp:
     return SequenceMap(lambda x, y: int(x > y), tokens, highest).named("peak")
 
 
-@up_to_four("new-local-peak")
-def local_peak() -> SOp:
-    """1 where the token is larger than both neighbours in the ring, else 0."""
-    return peak()
-
-
-@up_to_four("new-count-local-peaks")
-def count_local_peaks() -> SOp:
-    """The number of tokens larger than both neighbours in the ring, everywhere."""
-    return how_many(peak())
-
-
-@up_to_three("new-second-difference")
-def second_difference() -> SOp:
-    """The sum of both neighbours in the ring minus twice the token."""
-    around = SequenceMap(lambda x, y: x + y, *neighbours()).named("around")
-    return SequenceMap(lambda x, y: y - 2 * x, tokens, around)
+IN_A_RING = recipes(
+    {
+        "new-local-peak": peak,
+        "new-count-local-peaks": lambda: how_many(peak()),
+        "new-second-difference": lambda: SequenceMap(
+            lambda x, y: y - 2 * x,
+            tokens,
+            SequenceMap(lambda x, y: x + y, *neighbours()).named("around"),
+        ),
+    }
+)
 
 
 @up_to_three("new-two-frequency-compare")

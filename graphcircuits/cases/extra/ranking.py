@@ -14,10 +14,10 @@ from graphcircuits.cases.idioms import (
     next_index,
     of_rank,
     recipe,
+    recipes,
     smaller,
     token_and_index,
     up_to_four,
-    up_to_three,
 )
 from graphcircuits.rasp import Map, SequenceMap, SOp, indices, tokens
 
@@ -36,22 +36,15 @@ def mode() -> SOp:
     return of_rank(smaller(key), constant(0)).named("mode")
 
 
-@up_to_three("new-most-frequent-token")
-def most_frequent_token() -> SOp:
-    """The most frequent token, the earliest of several, everywhere."""
-    return mode()
-
-
-@recipe("new-mask-all-but-mode", vocab=(1, 2, 3, 4), max_seq_len=7)
-def mask_all_but_mode() -> SOp:
-    """0 instead of every token but the most frequent one, the earliest of several."""
-    return SequenceMap(lambda x, y: x if x == y else 0, tokens, mode())
-
-
-@up_to_four("new-second-largest", sampler="subset")
-def second_largest() -> SOp:
-    """The second largest token, repeats counted, everywhere."""
-    return of_rank(larger(token_and_index()), constant(1))
+BY_RANK = recipes(
+    {
+        "new-most-frequent-token": mode,
+        "new-mask-all-but-mode": lambda: SequenceMap(
+            lambda x, y: x if x == y else 0, tokens, mode()
+        ),
+        "new-second-largest": lambda: of_rank(larger(token_and_index()), constant(1)),
+    }
+)
 
 
 @up_to_four("new-value-range", sampler="subset")
@@ -87,20 +80,7 @@ def first_repeat_index() -> SOp:
 # The sorted sequence
 
 
-@up_to_four("new-argsort")
-def argsort() -> SOp:
-    """The index of the token that comes here in ascending order, ties in their order."""
-    return of_rank(smaller(token_and_index()), indices, indices)
-
-
-@up_to_four("new-reverse-sorted")
-def reverse_sorted() -> SOp:
-    """The tokens in descending order, by sorting up and turning around."""
-    return gather(mirror_index(length()), in_order(token_and_index()))
-
-
-@recipe("new-stable-partition-parity")
-def stable_partition_parity() -> SOp:
+def odd_then_even() -> SOp:
     """The odd tokens, then the even ones, each in their order."""
     even = Map(lambda x: int(x % 2 == 0), tokens).named("even")
     return in_order(SequenceMap(lambda e, i: (e, i), even, indices).named("key"))
@@ -113,18 +93,6 @@ def successor_value() -> SOp:
     return of_rank(rank, following).named("successor")
 
 
-@up_to_four("new-next-larger-value")
-def next_larger_value() -> SOp:
-    """The token that follows this one in ascending order; the largest keeps its own."""
-    return successor_value()
-
-
-@up_to_four("new-gap-to-next-larger")
-def gap_to_next_larger() -> SOp:
-    """The distance from the token to the one that follows in ascending order, 0 for the largest."""
-    return SequenceMap(lambda x, y: y - x, tokens, successor_value())
-
-
 def drops() -> SOp:
     """The tokens in descending order, each minus the next one; 0 for the last."""
     descending = of_rank(larger(token_and_index()), indices).named("descending")
@@ -133,10 +101,18 @@ def drops() -> SOp:
     return SequenceMap(lambda x, y: max(x - y, 0), descending, following).named("drop")
 
 
-@up_to_four("new-sort-descending-gap")
-def sort_descending_gap() -> SOp:
-    """The drop from each item to the next one of the tokens in descending order, 0 for the last."""
-    return drops()
+SORTED = recipes(
+    {
+        "new-argsort": lambda: of_rank(smaller(token_and_index()), indices, indices),
+        "new-reverse-sorted": lambda: gather(mirror_index(length()), in_order(token_and_index())),
+        "new-stable-partition-parity": odd_then_even,
+        "new-next-larger-value": successor_value,
+        "new-gap-to-next-larger": lambda: SequenceMap(
+            lambda x, y: y - x, tokens, successor_value()
+        ),
+        "new-sort-descending-gap": drops,
+    }
+)
 
 
 @up_to_four("new-largest-sorted-gap", sampler="subset")

@@ -20,7 +20,7 @@ from graphcircuits.cases.interpbench import counting, maps, moving
 CASES = {
     case.id: case
     for case in sorted(
-        (*maps.MAPS, *cases_in(maps, counting, moving)),
+        cases_in(maps, counting, moving),
         key=lambda case: (case.id.count("-"), int(case.id.split("-")[1])),
     )
 }

@@ -1,6 +1,6 @@
 """InterpBench's cases whose heads count: selector widths, then elementwise functions of them."""
 
-from graphcircuits.cases.idioms import ABC, TO_29, histogram, ib_recipe, length_of, zero
+from graphcircuits.cases.idioms import TO_29, histogram, ib_recipe, ib_recipes, length_of, zero
 from graphcircuits.rasp import (
     Comparison,
     Map,
@@ -13,17 +13,34 @@ from graphcircuits.rasp import (
 )
 
 
-@ib_recipe("ib-7", "histogram", vocab=ABC, causal=False)
-def occurrences() -> SOp:
-    """Number of occurrences of the current token in the sequence."""
-    return histogram()
+def n_tokens(named: str = "length") -> SOp:
+    """The number of tokens, by the selector that the public benchmark calls so."""
+    return length_of(tokens, selector="all_true_selector", named=named)
 
 
-@ib_recipe("ib-14", "count-a", vocab=ABC, causal=False)
-def count_a() -> SOp:
-    """Number of 'a' in the sequence, repeated at every position."""
-    is_a = Select(tokens, tokens, lambda key, query: key == "a")
-    return SelectorWidth(is_a).named("count_a")
+SHORT = ib_recipes(
+    {
+        "histogram": histogram,
+        "count-a": lambda: SelectorWidth(
+            Select(tokens, tokens, lambda key, query: key == "a")
+        ).named("count_a"),
+        "relative-frequency": lambda: SequenceMap(
+            lambda count, n: count / n if n else None, histogram(), n_tokens()
+        ),
+        "count-greater": lambda: SelectorWidth(
+            Select(tokens, tokens, Comparison.GT).named("greater_than_selector")
+        ).named("count_greater_than"),
+        "count-less": lambda: SelectorWidth(
+            Select(tokens, tokens, Comparison.LT).named("lt_selector")
+        ).named("count_lt"),
+        "times-length": lambda: SequenceMap(
+            lambda x, n: x * n, tokens, n_tokens("length_sequence")
+        ).named("multiply_by_length_sequence"),
+        "divide-by-length": lambda: SequenceMap(
+            lambda x, n: x / n if n else 0, tokens, n_tokens()
+        ).named("divided_by_length"),
+    }
+)
 
 
 @ib_recipe("ib-18", "frequency-class", vocab=("a", "b", "c", "d", "e"), causal=False)
@@ -35,21 +52,7 @@ def frequency_class() -> SOp:
             return "frequent"
         return "common" if count > length / 4 else "rare"
 
-    return SequenceMap(classify, histogram(), length_of(tokens, selector="all_true_selector"))
-
-
-@ib_recipe("ib-25", "relative-frequency", vocab=ABC, causal=False)
-def relative_frequency() -> SOp:
-    """Count of the current token divided by the sequence length."""
-    length = length_of(tokens, selector="all_true_selector")
-    return SequenceMap(lambda count, n: count / n if n else None, histogram(), length)
-
-
-@ib_recipe("ib-44", "count-greater", causal=False)
-def count_greater() -> SOp:
-    """Number of greater elements."""
-    greater = Select(tokens, tokens, Comparison.GT).named("greater_than_selector")
-    return SelectorWidth(greater).named("count_greater_than")
+    return SequenceMap(classify, histogram(), n_tokens())
 
 
 @ib_recipe("ib-45", "double-first-half", causal=False)
@@ -63,31 +66,10 @@ def double_first_half() -> SOp:
     )
 
 
-@ib_recipe("ib-63", "count-less", causal=False)
-def count_less() -> SOp:
-    """Number of smaller elements."""
-    less = Select(tokens, tokens, Comparison.LT).named("lt_selector")
-    return SelectorWidth(less).named("count_lt")
-
-
-@ib_recipe("ib-67", "times-length", causal=False)
-def times_length() -> SOp:
-    """Multiply by the sequence length."""
-    length = length_of(tokens, selector="all_true_selector", named="length_sequence")
-    return SequenceMap(lambda x, n: x * n, tokens, length).named("multiply_by_length_sequence")
-
-
-@ib_recipe("ib-71", "divide-by-length", causal=False)
-def divide_by_length() -> SOp:
-    """Divide by the sequence length."""
-    length = length_of(tokens, selector="all_true_selector")
-    return SequenceMap(lambda x, n: x / n if n else 0, tokens, length).named("divided_by_length")
-
-
 @ib_recipe("ib-82", "halve-second-half", causal=False)
 def halve_second_half() -> SOp:
     """Halve the elements of the second half."""
-    length = length_of(tokens, selector="all_true_selector")
+    length = n_tokens()
     half = Map(lambda n: n // 2, length).named("half_length")
     second = SequenceMap(lambda i, middle: i >= middle, indices, half).named("in_second_half")
     return SequenceMap(lambda x, flag: x / 2 if flag else x, tokens, second).named(

@@ -6,6 +6,7 @@ from graphcircuits.cases.idioms import (
     TO_29,
     WORDS,
     ib_recipe,
+    ib_recipes,
     length_of,
     shift_by,
     zero,
@@ -46,23 +47,6 @@ def prefix_fraction() -> SOp:
     return running_fraction(is_x).named("frac_prevs")
 
 
-prefix_fraction_x = ib_recipe(
-    "ib-3",
-    "prefix-fraction-x",
-    task="Running fraction of 'x' among the tokens up to and including each position.",
-    vocab=("a", "b", "c", "x"),
-    max_seq_len=5,
-)(prefix_fraction)
-
-prefix_fraction_x_long = ib_recipe(
-    "ib-39",
-    "prefix-fraction-x-long",
-    task="Running fraction of 'x', with 26 letters and longer sequences.",
-    vocab=LETTERS,
-    max_seq_len=60,
-)(prefix_fraction)
-
-
 @ib_recipe("ib-4", "bracket-pair-balance", vocab=("(", ")", "a", "b", "c"))
 def bracket_pair_balance() -> SOp:
     """Running fraction of '(' minus running fraction of ')'."""
@@ -97,19 +81,20 @@ def trend_before_fix() -> SOp:
     return SequenceMap(lambda x, y: x if y == "constant" else y, from_previous, to_next)
 
 
-@ib_recipe("ib-13-fixed", "trend", vocab=(0, 1, 2), causal=False)
-def trend() -> SOp:
-    """Whether the digits are rising, falling or constant towards the next digit; the public program
-    of ib-13 since its fix of 2024-09-09."""
-    return SequenceMap(_direction, tokens, shift_by(-1))
-
-
-@ib_recipe("ib-19", "drop-repeats", vocab=ABC, max_seq_len=15)
-def drop_repeats() -> SOp:
-    """Keep the token unless it equals the previous token, then None."""
-    return SequenceMap(
-        lambda now, before: now if now != before else None, tokens, shift_by(1)
-    ).named("sequential_duplicate_removal")
+SHORT = ib_recipes(
+    {
+        "prefix-fraction-x": prefix_fraction,
+        "prefix-fraction-x-long": prefix_fraction,
+        # The public program of ib-13 since its fix of 2024-09-09.
+        "trend": lambda: SequenceMap(_direction, tokens, shift_by(-1)),
+        "drop-repeats": lambda: SequenceMap(
+            lambda now, before: now if now != before else None, tokens, shift_by(1)
+        ).named("sequential_duplicate_removal"),
+        "self-lookup": lambda: Aggregate(Select(indices, indices, Comparison.EQ), tokens).named(
+            "first_occurrence"
+        ),
+    }
+)
 
 
 @ib_recipe("ib-21", "unique-tokens", vocab=ABC)
@@ -121,13 +106,6 @@ def unique_tokens() -> SOp:
     first = SequenceMap(lambda n, i: i if n == 1 else -1, count, indices)
     is_first = Select(first, indices, Comparison.EQ).named("unique_tokens_selector")
     return Aggregate(is_first, tokens).named("unique_tokens")
-
-
-@ib_recipe("ib-24", "self-lookup", vocab=ABC)
-def self_lookup() -> SOp:
-    """Copy the token by attending to the own position."""
-    itself = Select(indices, indices, Comparison.EQ)
-    return Aggregate(itself, tokens).named("first_occurrence")
 
 
 @ib_recipe("ib-58", "mirror-first-half", causal=False)

@@ -9,6 +9,7 @@ from graphcircuits.cases.idioms import (
     length,
     mirror_index,
     recipe,
+    recipes,
     smaller,
 )
 from graphcircuits.rasp import (
@@ -22,36 +23,20 @@ from graphcircuits.rasp import (
     tokens,
 )
 
-
-@recipe("tb-length")
-def sequence_length() -> SOp:
-    """The length of the sequence, everywhere."""
-    return length()
-
-
-# TracrBench has the histogram three times, under three names.
-count_frequency, count_occurrences, histogram = (
-    recipe(id, task="How often the token occurs in the sequence.")(frequency)
-    for id in ("tb-count-frequency", "tb-count-occurrences", "tb-histogram")
+SHORT = recipes(
+    {
+        "tb-length": length,
+        # TracrBench has the histogram three times, under three names.
+        "tb-count-frequency": frequency,
+        "tb-count-occurrences": frequency,
+        "tb-histogram": frequency,
+        "tb-count-less-freq": lambda: how_many(frequency(), lambda count: count <= 2),
+        "tb-rank": lambda: Map(lambda count: count + 1, smaller(tokens)),
+        "tb-remove-duplicates": lambda: SequenceMap(
+            lambda x, count: x if count == 1 else 0, tokens, frequency()
+        ),
+    }
 )
-
-
-@recipe("tb-count-less-freq", sampler="subset")
-def count_less_freq() -> SOp:
-    """The number of positions whose token occurs at most twice, everywhere."""
-    return how_many(frequency(), lambda count: count <= 2)
-
-
-@recipe("tb-rank")
-def rank() -> SOp:
-    """1 plus the number of smaller tokens."""
-    return Map(lambda count: count + 1, smaller(tokens))
-
-
-@recipe("tb-remove-duplicates")
-def remove_duplicates() -> SOp:
-    """0 instead of every token that occurs more than once."""
-    return SequenceMap(lambda x, count: x if count == 1 else 0, tokens, frequency())
 
 
 @recipe("tb-one-hot-decode", vocab=BITS, sampler="one-hot")
@@ -83,28 +68,20 @@ def without_exception(exception: SOp) -> SOp:
     return Map(lambda count: int(count == 0), how_many(exception.named("exception")))
 
 
-@recipe("tb-check-descending", sampler="descending")
-def check_descending() -> SOp:
-    """All 1 when the sequence never increases, else all 0."""
-    return without_exception(SequenceMap(lambda x, before: x > before, tokens, back(1)))
-
-
-@recipe("tb-check-increasing", sampler="ascending")
-def check_increasing() -> SOp:
-    """All 1 when the sequence never decreases, else all 0."""
-    return without_exception(SequenceMap(lambda x, before: x < before, tokens, back(1)))
-
-
-@recipe("tb-check-palindrome", sampler="palindrome")
-def check_palindrome() -> SOp:
-    """All 1 when the sequence reads the same backwards, else all 0."""
-    mirrored = gather(mirror_index(length()))
-    return without_exception(SequenceMap(lambda x, y: x != y, tokens, mirrored))
-
-
-# TracrBench's longer inputs always repeat a token.
-@recipe("tb-test-at-least-two-equal", max_seq_len=7, sampler="distinct")
-def at_least_two_equal() -> SOp:
-    """All 1 when some token occurs twice or more, else all 0."""
-    repeated = how_many(frequency(), lambda count: count > 1)
-    return Map(lambda count: int(count > 0), repeated)
+CHECKS = recipes(
+    {
+        "tb-check-descending": lambda: without_exception(
+            SequenceMap(lambda x, before: x > before, tokens, back(1))
+        ),
+        "tb-check-increasing": lambda: without_exception(
+            SequenceMap(lambda x, before: x < before, tokens, back(1))
+        ),
+        "tb-check-palindrome": lambda: without_exception(
+            SequenceMap(lambda x, y: x != y, tokens, gather(mirror_index(length())))
+        ),
+        # Short, since TracrBench's longer inputs always repeat a token.
+        "tb-test-at-least-two-equal": lambda: Map(
+            lambda count: int(count > 0), how_many(frequency(), lambda count: count > 1)
+        ),
+    }
+)

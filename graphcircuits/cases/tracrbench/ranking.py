@@ -8,6 +8,7 @@ from graphcircuits.cases.idioms import (
     length,
     of_rank,
     recipe,
+    recipes,
     smaller,
     token_and_index,
     up_to_four,
@@ -87,25 +88,21 @@ def median() -> SOp:
     return SequenceMap(lambda x, y: (x + y) / 2, below, above)
 
 
-# TracrBench has the median and the sort twice, under two names.
-compute_median, set_to_median = (
-    recipe(id)(median) for id in ("tb-compute-median", "tb-set-to-median")
-)
-
-
 def ascending() -> SOp:
     """The tokens in ascending order."""
     return of_rank(smaller(token_and_index()), indices)
 
 
-sort, sorting = (recipe(id)(ascending) for id in ("tb-sort", "tb-sorting"))
-
-
-@recipe("tb-sort-unique")
-def sort_unique() -> SOp:
-    """The tokens in ascending order, when they are distinct; of equal ones the first is written
-    and the others leave a None."""
-    return of_rank(smaller(tokens), indices)
+SORTED = recipes(
+    {
+        # TracrBench has the median and the sort twice, under two names.
+        "tb-compute-median": median,
+        "tb-set-to-median": median,
+        "tb-sort": ascending,
+        "tb-sorting": ascending,
+        "tb-sort-unique": lambda: of_rank(smaller(tokens), indices),
+    }
+)
 
 
 @recipe("tb-sort-freq")
