@@ -59,13 +59,13 @@ def test_the_lines_stand_beside_the_circuit(opened: Open) -> None:
         "ib-3: a task",
         "Of 14 edges.",
         "Judged on 16 fresh pairs; searched again by eap on 32 pairs.",
+        "a note.",
         *("0.96; asked: from 0.8 up", "keeps 0.96"),
         *(
             "0.25 [0.12, 0.50]; asked: at least 0.5",
             "8 fresh searches share this much with it",
         ),
         "the time was over",
-        "a note.",
         "what it is of",
     ]
     # It is of one circuit, whatever is shown; what is selected takes its place.

@@ -31,8 +31,8 @@ function showCertificate(app) {
   ]);
   into.replaceChildren(
     element("h2", { text: `Certificate: ${certificate.verdict}` }),
-    ...quiet([of.join(": "), certifiedText(app), judged]), ...lines,
-    ...quiet(notes.map((note) => `${note}.`)),
+    ...quiet([of.join(": "), certifiedText(app), judged, ...notes.map((note) => `${note}.`)]),
+    ...lines,
     ...(meaning ? [element("h3", { text: "Its edges" })] : []), ...quiet([meaning]),
   );
 }
