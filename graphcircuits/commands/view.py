@@ -13,6 +13,7 @@ from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, printable, save, say, write
 
 if TYPE_CHECKING:
+    from graphcircuits.certificates.certificate import Certificate
     from graphcircuits.circuit import Circuit
     from graphcircuits.result.result import Result
 
@@ -37,6 +38,14 @@ def view(
             metavar="CASE|FILE",
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        flag(
+            "A certificate of the first result's circuit, as certify wrote it: .json. What was "
+            "measured stands beside the circuit, with how often each edge came back, the core and "
+            "rivals."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, flag("Where to write the page: .html. By default beside the first result.")
     ] = None,
@@ -58,12 +67,14 @@ def view(
         checks.distinct("RESULT", [str(path) for path in results]),
         _cases(results),
         checks.suffix("--out", page, ".html", ".htm"),
-        checks.writable({"--out": page}, read=[*results, known]),
+        checks.suffix("--certificate", certificate, ".json"),
+        checks.writable({"--out": page}, read=[*results, known, certificate]),
     )
     names = file_names(results)
     loaded = [Result.load(path) for path in results]
+    certified = None if certificate is None else _certificate(certificate)
     circuit, notes, roles, called = _truth(truth, on_one_graph(loaded, names))
-    loaded = on_one_graph(loaded, names, circuit)
+    loaded = on_one_graph(loaded, names, circuit, certified)
     payload = result_payload(
         loaded,
         # A result by itself is called what it says of itself.
@@ -72,17 +83,22 @@ def view(
         truth_name=called,
         notes=notes,
         roles=roles,
+        certificate=certified,
     )
     text = viewer_page(payload)
+    verdict = None if certified is None else certified.verdict
     saved = save({page: lambda path: write(path, text)})
     shown = [_shown(result, circuit) for result in loaded]
     if as_json:
         record = {"page": str(page), "bytes": len(text.encode()), "truth": called or None}
+        record["certificate"] = verdict
         files = [{"file": str(path), **about} for path, about in zip(results, shown, strict=True)]
         print_json(record | {"results": files})
     else:
         for name, about in zip(names, shown, strict=True):
             say(f"{name}: {_sentence(about)}")
+        if verdict is not None:
+            say(f"certificate: {verdict}")
     saved.tell(quiet=as_json)
     if open_:
         _open(page)
@@ -149,6 +165,16 @@ def _circuit_file(path: Path) -> "Circuit":
     if chosen is None:
         raise ValueError(f"--truth {path} is a result in which no circuit is marked.")
     return chosen
+
+
+def _certificate(path: Path) -> "Certificate":
+    from graphcircuits.certificates.certificate import Certificate
+    from graphcircuits.io.store import StoreError
+
+    try:
+        return Certificate.load(path)
+    except StoreError as error:
+        raise StoreError(f"--certificate must be a file that certify wrote: {error}") from error
 
 
 def _shown(result: "Result", truth: "Circuit | None") -> dict[str, Any]:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from graphcircuits.certificates.certificate import Certificate
+
 SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
 """What a result can be saved as."""
 _HASH = re.compile(r"[0-9a-f]{16}")
@@ -319,10 +321,12 @@ class Result:
         notes: Mapping[str, str] | None = None,
         roles: Mapping[str, object] | None = None,
         curve: FaithfulnessCurve | None = None,
+        certificate: "Certificate | None" = None,
     ) -> None:
         """Write the circuit viewer as one HTML page that opens from disk.
 
-        It opens at `circuit`, by default the proposed one, or the 20 best edges if there is none.
+        It opens at the circuit of the `certificate`, beside which stands what was measured of it,
+        else at `circuit`, else at the proposed one, or the 20 best edges if there is none.
         `truth` is a known circuit to compare with, `others` are results on the same subject,
         `notes` gives a word to write under a component, such as its variable, `roles` a sentence on
         what it does, and `curve` is how faithful the best edges are (`faithfulness_curve`), by
@@ -333,7 +337,9 @@ class Result:
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
         if curve is not None:
             shown = replace(shown, curve=curve)
-        payload = result_payload([shown, *others], truth=truth, notes=notes, roles=roles)
+        payload = result_payload(
+            [shown, *others], truth=truth, notes=notes, roles=roles, certificate=certificate
+        )
         write_atomic(path, viewer_page(payload).encode())
 
     def plot(

@@ -9,14 +9,20 @@
    its result goes as a number of edges; of one that is the best without those on no path from
    input to logits, that number goes besides, since faithfulness was measured at it.
 4. Prompts go with the attention patterns of their clean and corrupted runs, one byte per entry.
+5. A certificate goes as its verdict, a row of texts for each question, and circuits to lay over the
+   graph by name: the certified one, the core, rivals. How often each edge came back, and its
+   probability, go as float32; the latter is NaN for edges outside that never came back, of which a
+   certificate that was read from a file says nothing.
 """
 
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Float32
 from torch import Tensor
 
@@ -25,6 +31,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.task.stored import StoredPrompts
 
 if TYPE_CHECKING:
+    from graphcircuits.certificates.certificate import Certificate
     from graphcircuits.result.result import Result
 
 VERSION = 1
@@ -43,17 +50,19 @@ def result_payload(
     notes: Mapping[str, str] | None = None,
     roles: Mapping[str, object] | None = None,
     title: str | None = None,
+    certificate: "Certificate | None" = None,
 ) -> dict[str, Any]:
     """Of one result or several of one subject, the first being the one that is looked at; `names`
     tells them apart.
 
     The circuit of a result is its chosen one, `truth` the true one where it is known. `notes` gives
     a word to write under a component, such as its variable, `roles` a sentence on what it does.
+    The circuit of the first is that of the `certificate`, if one is given.
     """
     if not results:
         raise ValueError("a page needs at least one result, got none.")
     names = distinct(names or _names(results))
-    results = on_one_graph(results, names, truth)
+    results = on_one_graph(results, names, truth, certificate)
     first = results[0]
     chosen = START if first.chosen is None else len(first.chosen)
     shown = [prompts for prompts in (result.prompts for result in results) if prompts is not None]
@@ -65,6 +74,7 @@ def result_payload(
         text=list(dict.fromkeys(result.task for result in results if result.task)),
         results=[_result(result, name) for result, name in zip(results, names, strict=True)],
         truth=None if truth is None else _truth(truth, truth_name or "the true circuit"),
+        certificate=None if certificate is None else _certificate(certificate),
         prompts=_prompts(shown[0]) if shown else [],
         start={"edges": min(chosen, first.graph.n_edges)},
     )
@@ -87,29 +97,39 @@ def circuit_payload(
         text=[text] if isinstance(text, str) else list(text),
         results=[],
         truth=_truth(circuit, title),
+        certificate=None,
         prompts=[],
         start={"edges": len(circuit)},
     )
 
 
 def on_one_graph(
-    results: "Sequence[Result]", names: Sequence[str], truth: Circuit | None = None
+    results: "Sequence[Result]",
+    names: Sequence[str],
+    truth: Circuit | None = None,
+    certificate: "Certificate | None" = None,
 ) -> "list[Result]":
-    """The results on the graph of the true circuit or, without one, on a graph that suits all.
+    """The results on the graph of the true circuit and the certificate or, without these, on a
+    graph that suits all. The circuit of the first is the certified one, if there is one.
 
     Files of EAP-IG and MIB know no shared keys and values; their scores are brought to a graph that
     has them.
     """
-    graphs = [truth.graph] if truth is not None else [result.graph for result in results]
-    for graph in dict.fromkeys(graphs):
+    given = {} if truth is None else {"the true circuit": truth.graph}
+    given |= {} if certificate is None else {"the certificate": certificate.circuit.graph}
+    graphs = dict.fromkeys(given.values() or [result.graph for result in results])
+    for graph in graphs if len(set(given.values())) < 2 else ():
         try:
-            return [result.on(graph) for result in results]
+            brought = [result.on(graph) for result in results]
         except ValueError:
             continue
+        if certificate is not None:
+            brought[0] = replace(brought[0], chosen=certificate.circuit)
+        return brought
     differing = [
         f"{name} is of {result.graph.in_words}" for name, result in zip(names, results, strict=True)
     ]
-    differing += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
+    differing += [f"{what} is of {graph.in_words}" for what, graph in given.items()]
     raise ValueError(f"what one page shows must be of one subject: {'; '.join(differing)}.")
 
 
@@ -171,7 +191,7 @@ def _payload(
 
 
 def _result(result: "Result", name: str) -> dict[str, Any]:
-    likely, curve = result.probabilities, result.curve
+    curve = result.curve
     size = edges = best = None
     if result.chosen is not None:
         size = len(result.chosen)
@@ -184,7 +204,7 @@ def _result(result: "Result", name: str) -> dict[str, Any]:
         "method": result.method,
         "notes": list(result.notes),
         "scores": _base64(ranked_alike(result.scores).astype("<f4")),
-        "probabilities": None if likely is None else _base64(likely.numpy().astype("<f4")),
+        "probabilities": _floats(result.probabilities),
         "chosen": size,
         "chosen_edges": edges,
         "chosen_best": best,
@@ -210,6 +230,27 @@ def _truth(circuit: Circuit, name: str) -> dict[str, Any]:
     return {"name": name, "edges": bitmap(circuit.mask)}
 
 
+def _certificate(certificate: "Certificate") -> dict[str, Any]:
+    rivals = {f"rival {i}": rival for i, rival in enumerate(certificate.rivals, start=1)}
+    circuits = {"the certified circuit": certificate.circuit, "core": certificate.core, **rivals}
+    chances = certificate.edges
+    back = None if chances is None else chances.came_back
+    likely = None if chances is None else chances.probability
+    if back is not None and likely is not None:
+        likely = likely.where(certificate.circuit.mask | (back > 0), torch.nan)
+    return {
+        "of": [text for text in (certificate.subject, certificate.task) if text],
+        "verdict": certificate.verdict,
+        "rows": certificate.rows(),
+        "judged": [certificate.n_fresh, certificate.n_pairs, certificate.search],
+        "notes": list(certificate.notes),
+        "circuits": [_truth(one, name) for name, one in circuits.items() if one is not None],
+        "meaning": "" if chances is None else chances.meaning,
+        "came_back": _floats(back),
+        "probability": _floats(likely),
+    }
+
+
 def _prompts(prompts: StoredPrompts) -> list[dict[str, Any]]:
     return [
         {
@@ -226,6 +267,10 @@ def _prompts(prompts: StoredPrompts) -> list[dict[str, Any]]:
 def bitmap(mask: Bool[Tensor, " edge"]) -> str:
     """A mask as base64, eight edges per byte, the first in the lowest bit."""
     return _base64(np.packbits(mask.numpy(), bitorder="little"))
+
+
+def _floats(values: Tensor | None) -> str | None:
+    return None if values is None else _base64(values.numpy().astype("<f4"))
 
 
 def _base64(values: np.ndarray) -> str:

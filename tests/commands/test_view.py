@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
+from graphcircuits.certificates.certificate import Certificate
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.result import Result
 from tests.shell import Command, refused
+from tests.viewer.certified import certified
 from tests.viewer.reading import bits, data_of, floats
 
 GRAPH = ComponentGraph(2, 4)
@@ -76,6 +78,7 @@ def test_for_machines(command: Command, tmp_path: Path) -> None:
         "page": "a.html",
         "bytes": (tmp_path / "a.html").stat().st_size,
         "truth": "the circuit of ib-3",
+        "certificate": None,
         "results": [
             {
                 "file": "a.json",
@@ -137,6 +140,28 @@ def test_scores_of_single_heads_come_to_the_graph_of_the_circuit(
     assert torch.equal(floats(data["results"][0]["scores"]), brought.scores.float())
 
 
+def test_what_a_certificate_says_stands_beside_the_circuit(
+    command: Command, tmp_path: Path
+) -> None:
+    result = make(tmp_path / "a.json")
+    made = certified(result.circuit(edges=4), core=result.circuit(edges=3))
+    made.save(tmp_path / "c.json")
+    ended = command("view", "a.json", "--certificate", "c.json")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines() == [
+        "a: 4 of 110 edges",
+        "certificate: fails: stable; not measured: unique",
+        "wrote a.html",
+    ]
+    data = page(tmp_path / "a.html")
+    assert data["certificate"]["rows"] == made.rows()
+    assert data["results"][0]["chosen"] == 4
+    result.show(tmp_path / "b.html", certificate=Certificate.load(tmp_path / "c.json"))
+    assert page(tmp_path / "b.html") == data
+    ended = command("view", "a.json", "--certificate", "c.json", "--json")
+    assert json.loads(ended.out)["certificate"] == made.verdict
+
+
 def test_open(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "a.json")
     asked, there = [], True
@@ -167,6 +192,24 @@ def test_open(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             ["b.json", "--truth", "ib-3"],
             "--truth ib-3 is of 2 layers x 4 heads, the results of 3 layers x 4 heads; give the",
         ),
+        (["a.json", "--certificate", "c.html"], "--certificate must end in .json, got c.html"),
+        (["a.json", "--certificate", "none.json"], "none.json: no such file or directory"),
+        (
+            ["a.json", "--certificate", "a.json"],
+            "--certificate must be a file that certify wrote: a.json was not written by",
+        ),
+        (
+            ["a.json", "--certificate", "circuit.json"],
+            "circuit.json holds a 'circuit' artifact; expected 'certificate'.",
+        ),
+        (
+            ["a.json", "--certificate", "certificate.json", "--out", "certificate.json"],
+            "--out must end in .html, .htm, got certificate.json",
+        ),
+        (
+            ["b.json", "--certificate", "certificate.json"],
+            "b is of 3 layers x 4 heads; the certificate is of 2 layers x 4 heads.",
+        ),
         (
             ["a.json", "b.json"],
             "must be of one subject: a is of 2 layers x 4 heads; b is of 3 layers x 4 heads.",
@@ -182,7 +225,9 @@ def test_refusals(command: Command, tmp_path: Path, given: list[str], text: str)
     make(tmp_path / "b.json", ComponentGraph(3, 4))
     (tmp_path / "bad.json").write_text("{}")
     (tmp_path / "a.csv").write_text("")
-    Circuit.from_names(GRAPH, ["input->m0"]).save(tmp_path / "circuit.json")
+    circuit = Circuit.from_names(GRAPH, ["input->m0"])
+    circuit.save(tmp_path / "circuit.json")
+    certified(circuit).save(tmp_path / "certificate.json")
     before = sorted(path.name for path in tmp_path.iterdir())
     refused(command("view", *given), text)
     assert sorted(path.name for path in tmp_path.iterdir()) == before

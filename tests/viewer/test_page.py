@@ -19,6 +19,7 @@ from graphcircuits.viewer import app
 from graphcircuits.viewer.heatmap import heat_map_page
 from graphcircuits.viewer.page import data_text, page, viewer_app
 from tests.test_readme import python_blocks, run_block
+from tests.viewer.certified import certified
 from tests.viewer.reading import Tags, circuit_page, data_of, result_page
 
 HOSTILE = "\"'></script><!--<script src=//evil.example/x.js></script>\u2028<img src=x onerror=a()>"
@@ -50,6 +51,7 @@ def result(text: str) -> Result:
 def viewer(text: str) -> str:
     truth = Circuit.from_names(GRAPH, ["input->m0"])
     given = {"truth": truth, "truth_name": text, "notes": {"m0": text}, "title": text}
+    given["certificate"] = certified(truth, text=text)
     return result_page([result(text), result("other")], **given)
 
 
@@ -127,7 +129,7 @@ def test_data_ends_nothing_and_is_read_back() -> None:
     data = data_of(html)
     assert data["title"] == data["truth"]["name"] == data["component_notes"]["m0"] == HOSTILE
     assert data["prompts"][0]["clean"] == [HOSTILE, HOSTILE]
-    assert data["results"][0]["notes"] == [HOSTILE]
+    assert data["results"][0]["notes"] == data["certificate"]["notes"] == [HOSTILE]
     assert data_text({"a": "\ud800\u2029"}) == r'{"a":"\ud800\u2029"}'
     with pytest.raises(ValueError, match="JSON compliant"):
         data_text({"a": float("nan")})

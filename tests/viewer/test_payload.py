@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcircuits.certificates.certificate import Certificate
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.curve import FaithfulnessCurve
@@ -21,6 +23,7 @@ from graphcircuits.viewer.payload import (
     ranked_alike,
     result_payload,
 )
+from tests.viewer.certified import certified
 from tests.viewer.reading import bits, floats, patterns
 
 GRAPHS = [
@@ -152,6 +155,79 @@ def test_a_circuit_alone() -> None:
     assert payload["truth"]["name"] == "mine"
     assert payload["start"] == {"edges": 7}
     assert circuit_payload(circuit, title="", text=["a", "b"])["text"] == ["a", "b"]
+
+
+# Certificates
+
+
+def test_a_certificate_can_be_read_back(tmp_path: Path) -> None:
+    result = make()
+    graph, circuit = result.graph, result.circuit(edges=5)
+    core, rival = result.circuit(edges=3), make(seed=1).circuit(edges=4)
+    made = certified(circuit, core=core, rivals=(rival, core))
+    payload = result_payload([result], certificate=made)
+    assert json.loads(json.dumps(payload)) == payload
+    told = payload["certificate"]
+    shown = {key: told[key] for key in ("of", "verdict", "judged", "notes", "meaning")}
+    assert shown == {
+        "of": ["ib-3", "a task"],
+        "verdict": "fails: stable; not measured: unique",
+        "judged": [16, 32, "eap"],
+        "notes": ["a note"],
+        "meaning": "what it is of",
+    }
+    assert told["rows"] == made.rows()
+    assert [row[:2] for row in told["rows"]] == [
+        *(["sufficient", "passed"], ["stable", "FAILED"], ["unique", "missing"])
+    ]
+    expected = {"the certified circuit": circuit, "core": core, "rival 1": rival, "rival 2": core}
+    assert [one["name"] for one in told["circuits"]] == [*expected]
+    for one in told["circuits"]:
+        assert torch.equal(bits(one["edges"], graph.n_edges), expected[one["name"]].mask)
+    assert made.edges is not None
+    assert made.edges.probability is not None
+    back, likely = floats(told["came_back"]), floats(told["probability"])
+    assert torch.equal(back, made.edges.came_back)
+    known = circuit.mask | (back > 0)
+    assert torch.equal(likely.isnan(), ~known)
+    assert torch.equal(likely[known], made.edges.probability[known])
+    # A page of the file is the same, up to what a file rounds; the page opens at the circuit.
+    made.save(tmp_path / "c.json")
+    again = result_payload([result], certificate=Certificate.load(tmp_path / "c.json"))
+    rounded = floats(again["certificate"].pop("probability"))
+    assert torch.allclose(rounded, likely, atol=1e-4, equal_nan=True)
+    assert torch.allclose(floats(again["certificate"].pop("came_back")), back, atol=1e-4)
+    assert again["certificate"] == {key: told[key] for key in again["certificate"]}
+    assert (payload["results"][0]["chosen"], payload["start"]) == (5, {"edges": 5})
+
+
+def test_a_certificate_may_hold_little() -> None:
+    result = make()
+    made = certified(make(seed=1).circuit(edges=2), edges=None)
+    payload = result_payload([result], certificate=made)
+    told = payload["certificate"]
+    assert (told["came_back"], told["probability"], told["meaning"]) == (None, None, "")
+    assert [one["name"] for one in told["circuits"]] == ["the certified circuit"]
+    # It is not the best of the result.
+    assert torch.equal(
+        bits(payload["results"][0]["chosen_edges"], result.graph.n_edges), made.circuit.mask
+    )
+    assert result_payload([result])["certificate"] is None
+
+
+def test_a_certificate_is_of_the_same_graph() -> None:
+    single, shared = make(ComponentGraph(2, 4)), make(ComponentGraph(2, 4, n_kv_heads=2))
+    made = certified(shared.circuit(edges=3))
+    payload = result_payload([single], certificate=made)
+    assert payload["graph"]["n_kv_heads"] == 2
+    with pytest.raises(
+        ValueError,
+        match=r"subject: ib-3, eap is of 2 layers x 4 heads; the true circuit is of 2 layers x 4 "
+        r"heads; the certificate is of 2 layers x 4 heads \(2 keys\)\.$",
+    ):
+        result_payload([single], truth=single.circuit(edges=2), certificate=made)
+    with pytest.raises(ValueError, match=r"a is of 1 layers x 2 heads; the certificate is of 2"):
+        on_one_graph([make(ComponentGraph(1, 2))], "a", certificate=made)
 
 
 # Ranking

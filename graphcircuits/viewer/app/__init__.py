@@ -20,6 +20,7 @@ SCRIPTS = (
     "attention.js",
     "details.js",
     "table.js",
+    "certificate.js",
     "curve.js",
     "search.js",
     "export.js",

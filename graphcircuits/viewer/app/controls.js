@@ -38,6 +38,8 @@ function setUpControls(app) {
   byId("proposed").addEventListener("click", () => propose(app));
   byId("prune").addEventListener("change", (event) => app.set({ prune: event.target.checked }));
   byId("colour").addEventListener("change", (event) => app.set({ colouring: event.target.value }));
+  byId("fade-group").hidden = !model.certificate?.back;
+  byId("fade").addEventListener("change", (event) => app.set({ fade: event.target.checked }));
   setUpCompare(app);
   byId("theme").addEventListener("click", () => {
     app.set({ theme: app.state.theme === "dark" ? "light" : "dark", ownTheme: true });
@@ -99,9 +101,13 @@ function syncControls(app) {
   const second = new Set(sizes).size > 1 ? `and ${sizes[1]} ` : "";
   byId("of-all").textContent = `${second}of ${model.graph.nEdges.toLocaleString("en")}`;
   byId("prune").checked = state.prune;
+  byId("fade").checked = state.fade;
   const possible = [["kind", "query, key, value"]];
   if (model.truth) possible.push(["truth", ["truth", model.truth.name].filter(Boolean).join(": ")]);
   if (state.right >= 0) possible.push(["difference", "difference"]);
+  model.certificate?.overlays.forEach(({ name, size }, i) => {
+    possible.push([`overlay ${i}`, `overlay: ${name}, ${plural(size, "edge")}`]);
+  });
   const options = possible.map(([value, text]) => element("option", { value, text }));
   byId("colour").replaceChildren(...options);
   byId("colour").value = state.colouring;

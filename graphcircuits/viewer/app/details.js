@@ -92,7 +92,12 @@ function sharedText(graph, component) {
 function edgeTable(app, edges, way) {
   const { graph } = app.model;
   const results = app.scene.panels.map((panel) => panel.result);
-  const heads = ["edge", ...results.flatMap((result) => scoreHeads(result, results.length > 1))];
+  const { against, colouring } = app.scene;
+  const missed = colouring === "overlay" ? `only in ${against.name}` : "missed";
+  const named = results.length > 1;
+  const heads = [
+    "edge", ...results.flatMap((result) => scoreHeads(result, named)), ...chanceHeads(app.model),
+  ];
   const table = element("table", { class: "edges" }, element("thead", {},
     element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))));
   const rows = element("tbody");
@@ -102,10 +107,10 @@ function edgeTable(app, edges, way) {
     const [from, to] = edgeName(graph, edge).split("->");
     const ends = way === "in" ? `${from} → ${SLOTS[slotOf(graph, edge)] || to}` : `→ ${to}`;
     const found = app.scene.panels.some((panel) => panel.admitted[edge]);
-    const label = found ? ends : `${ends} (missed)`;
+    const label = found ? ends : `${ends} (${missed})`;
     const row = element("tr", {}, element("td", {}, element("button", {
       type: "button", class: "link", text: label, click: () => app.select(other),
-    })), ...results.flatMap((result) => scoreCells(result, edge)));
+    })), ...results.flatMap((result) => scoreCells(result, edge)), ...chanceCells(app.model, edge));
     row.addEventListener("pointerenter", () => app.mark([edge]));
     row.addEventListener("pointerleave", () => app.mark(null));
     rows.append(row);
@@ -191,6 +196,9 @@ function showEdge(app, body) {
         click: () => app.set({ edges: place, proposed: false }),
       })));
     }
+  }
+  for (const [word, text] of chances(app.model, edge)) {
+    list.append(element("dt", { text: word }), element("dd", { text }));
   }
   const ends = [writerOf(graph, edge), graph.readerPlace[graph.edgeReader[edge]]];
   body.append(element("h2", { text: edgeName(graph, edge) }), list, element("p", {},

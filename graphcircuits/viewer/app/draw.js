@@ -36,6 +36,11 @@ const COLOURINGS = {
     { colour: ORANGE, dash: "dashed", label: "miss", shape: null },
     { colour: "#cc78bc", dash: "dotted", label: "false alarm", shape: null },
   ],
+  overlay: [
+    { colour: BLUE, dash: "solid", label: "in both", shape: null },
+    { colour: ORANGE, dash: "dashed", label: "only in the overlay", shape: null },
+    { colour: "#cc78bc", dash: "dotted", label: "not in the overlay", shape: null },
+  ],
   difference: [
     { colour: null, dash: "solid", label: "in both", shape: null },
     { colour: BLUE, dash: "dashed", label: "only left", shape: null },
@@ -72,6 +77,11 @@ function weight(strength, count, colouring, theme) {
     alpha: least + (1 - least) * level ** 1.2,
     level,
   };
+}
+
+/** The opacity where it says how often an edge came back, else the given one. */
+function faded(alpha, { back }, edge) {
+  return back ? 0.15 + 0.85 * back[edge] : alpha;
 }
 
 /** Traces a link; where its bundle already reaches row `covered`, only what is new. */
@@ -149,7 +159,8 @@ function styleOf(scene, panel, link, theme) {
   const group = panel.group[edge];
   const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring, theme);
   const dash = COLOURINGS[scene.colouring][group].dash;
-  return { colour: colourOf(scene.colouring, group, theme), width, alpha, dash };
+  const colour = colourOf(scene.colouring, group, theme);
+  return { colour, width, alpha: faded(alpha, panel, edge), dash };
 }
 
 class Painter {
@@ -178,12 +189,15 @@ class Painter {
     const { shown, group, strength } = this.panel;
     const { links } = this.scene;
     const batch = [[], [], [], []];
-    const heaviest = strength[links.edge[shown[this.next]]];
+    const first = links.edge[shown[this.next]];
     const { colouring } = this.scene;
-    const { width, alpha, level } = weight(heaviest, shown.length, colouring, this.theme);
+    const heaviest = weight(strength[first], shown.length, colouring, this.theme);
+    const { width, level } = heaviest;
+    const alpha = faded(heaviest.alpha, this.panel, first);
     for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
       const edge = links.edge[shown[this.next]];
       if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;
+      if (faded(alpha, this.panel, edge) !== alpha) break;
       batch[group[edge]].push(shown[this.next]);
     }
     batch.forEach((inside, own) => {

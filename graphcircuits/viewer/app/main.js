@@ -14,6 +14,7 @@ function readModel(data) {
     : data.results.map((result) => makeResult(result, graph));
   return {
     graph, results, bare, truth: bare ? null : truth,
+    certificate: readCertificate(data.certificate, graph),
     title: data.title ?? "", text: data.text ?? [],
     notes: data.component_notes ?? {}, roles: data.component_roles ?? {},
     prompts: data.prompts ?? [], start: data.start ?? {},
@@ -29,7 +30,7 @@ function readTruth(data, graph) {
 /** What is written beside the graph, in this order. */
 const TEXTS = [
   syncControls, showFaithfulness, showStatus, showLegend,
-  showDetails, showPaths, showAttention, showTable,
+  showOverlaid, showCertificate, showDetails, showPaths, showAttention, showTable,
 ];
 
 class App {
@@ -44,7 +45,7 @@ class App {
       proposed: model.results.some((result) => proposedSize(result) !== null),
       prune: false, left: 0, right: two ? 1 : -1,
       colouring: model.truth ? "truth" : two ? "difference" : "kind",
-      selected: -1, edge: -1, prompt: 0, theme: preferredTheme(), ownTheme: false,
+      fade: false, selected: -1, edge: -1, prompt: 0, theme: preferredTheme(), ownTheme: false,
     };
     this.panels = [0, 1].map((number) => new Panel(byId(`graph-${number}`), number));
     this.view = { scale: 1, x: 0, y: 0, fitted: true };
@@ -206,10 +207,11 @@ class App {
     }
     const { result } = panel;
     if (!result.scores) return edgeName(graph, edge);
+    const known = chances(this.model, edge).map((words) => words.join(" "));
     const facts = [`number ${result.places[edge] + 1}`, `score ${short(result.scores[edge])}`];
     const likely = result.probabilities?.[edge];
     if (likely !== undefined) facts.push(`${Math.round(100 * likely)}% likely`);
-    return `${edgeName(graph, edge)}\n${facts.join(", ")}`;
+    return `${edgeName(graph, edge)}\n${[...facts, ...known].join(", ")}`;
   }
 
   /** What is drawn over the picture. */

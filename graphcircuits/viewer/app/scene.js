@@ -4,21 +4,24 @@
 // 2. Each shown edge gets a group, which decides colour and dash, and a strength.
 // 3. One layout and one set of routes serve all panels, so that they can be compared by eye.
 
-/** A generator that returns { layout, routes, links, cells, colouring, panels }.
+/** A generator that returns { layout, routes, links, cells, colouring, against, fade, panels }.
  *
+ * The colouring "overlay 1" compares with the second circuit of the certificate, `against`.
  * A panel lists its links from the strongest. `aspect` is the shape of a panel on the screen. */
 function* buildScene(model, state, aspect) {
   const { graph } = model;
-  const { colouring } = state;
+  const [colouring, overlay] = state.colouring.split(" ");
+  const against = colouring === "truth" ? model.truth : model.certificate?.overlays[overlay];
+  const back = state.fade ? model.certificate.back : null;
   const panels = shownResults(model, state).map((result) => {
     const edges = state.proposed && result.chosen !== null ? result.chosen : state.edges;
     const found = admittedEdges(graph, result, { ...state, edges: model.bare ? Infinity : edges });
-    return { result, ...found };
+    return { result, back, ...found };
   });
   yield;
   const inside = new Uint8Array(graph.nEdges);
   for (const panel of panels) {
-    classify(model, panel, panels, colouring, inside);
+    classify(graph, panel, panels, { colouring, against }, inside);
     yield;
   }
   const all = panels[0].result.order.filter((edge) => inside[edge]);
@@ -33,7 +36,8 @@ function* buildScene(model, state, aspect) {
   const arranged = arrange(graph, used, model.notes);
   const { layout, routes } = yield* routeLinks(graph, arranged, links, aspect);
   for (const panel of panels) panel.shown = linksOf(links, panel);
-  return { graph, layout, routes, links, cells: cellsOf(layout), colouring, panels };
+  const cells = cellsOf(layout);
+  return { graph, layout, routes, links, cells, colouring, against, fade: state.fade, panels };
 }
 
 function shownResults(model, state) {
@@ -43,8 +47,7 @@ function shownResults(model, state) {
 }
 
 /** Sets the panel's group and strength by edge, and the order it draws them in. */
-function classify(model, panel, panels, colouring, inside) {
-  const { graph, truth } = model;
+function classify(graph, panel, panels, { colouring, against }, inside) {
   panel.group = new Uint8Array(graph.nEdges);
   panel.strength = new Float32Array(graph.nEdges);
   panel.admitted = new Uint8Array(graph.nEdges);
@@ -54,9 +57,9 @@ function classify(model, panel, panels, colouring, inside) {
     panel.admitted[edge] = inside[edge] = 1;
     panel.strength[edge] = strong[place];
   });
-  if (colouring === "truth") {
+  if (against) {
     panel.result.order.forEach((edge) => {
-      if (!truth.mask[edge] || panel.admitted[edge]) return;
+      if (!against.mask[edge] || panel.admitted[edge]) return;
       panel.missed.push(edge);
       panel.strength[edge] = 0.4;
       inside[edge] = 1;
@@ -69,16 +72,22 @@ function classify(model, panel, panels, colouring, inside) {
   for (const edge of panel.missed) panel.group[edge] = 1;
   for (const edge of panel.edges) {
     if (colouring === "kind") panel.group[edge] = slotOf(graph, edge);
-    else if (colouring === "truth") panel.group[edge] = truth.mask[edge] ? 0 : 2;
+    else if (against) panel.group[edge] = against.mask[edge] ? 0 : 2;
     else panel.group[edge] = others[edge] ? 0 : alone;
   }
   panel.visible = panel.admitted.slice();
   for (const edge of panel.missed) panel.visible[edge] = 1;
 }
 
-/** What the panel shows: missed edges on top, then admitted ones by rank. */
+/** What the panel shows: missed edges on top, then admitted ones by rank.
+ *
+ * Where opacity says how often edges came back, those that did most often lie on top: edges may
+ * share a line, which is as opaque as the first of them. */
 function linksOf(links, panel) {
-  return Uint32Array.from([...panel.missed, ...panel.edges], (edge) => links.ofEdge[edge]);
+  const { back } = panel;
+  const edges = [...panel.missed, ...panel.edges];
+  if (back) edges.sort((a, b) => back[b] - back[a]);
+  return Uint32Array.from(edges, (edge) => links.ofEdge[edge]);
 }
 
 /** Of some edges those that touch a component or group, in the order given: a head also has those

@@ -9,17 +9,23 @@ const LISTED = 100;
 
 function showTable(app) {
   const { graph } = app.model;
-  const { panels, colouring } = app.scene;
+  const { panels, colouring, against } = app.scene;
   const [{ result, edges, missed, group }] = panels;
   const listed = [...edges.subarray(0, LISTED), ...missed.slice(0, LISTED)].slice(0, LISTED);
-  const told = { kind: [], truth: ["against the truth"], difference: ["in which"] }[colouring];
-  const heads = ["edge", "writer", "reader", ...scoreHeads(result, panels.length > 1), ...told];
+  const told = {
+    kind: [], truth: ["against the truth"], difference: ["in which"],
+    overlay: [`against ${against?.name}`],
+  }[colouring];
+  const heads = [
+    "edge", "writer", "reader", ...scoreHeads(result, panels.length > 1), ...chanceHeads(app.model),
+    ...told,
+  ];
   const rows = listed.map((edge) => {
     const name = edgeName(graph, edge);
     const words = told.length ? [COLOURINGS[colouring][group[edge]].label] : [];
     return element("tr", {}, element("th", { scope: "row", text: name }),
       ...name.split("->").map((text) => element("td", { text })), ...scoreCells(result, edge),
-      ...words.map((text) => element("td", { text })));
+      ...chanceCells(app.model, edge), ...words.map((text) => element("td", { text })));
   });
   const all = edges.length + missed.length;
   const some = listed.length < all ? `The best ${listed.length} of ` : "";
@@ -101,10 +107,12 @@ function decimal(value) {
 
 /** What colours, dashes and heads mean: { label, colour, dash, shape }; heads have no dash. */
 function legendEntries(app) {
-  const { colouring } = app.scene;
+  const { colouring, fade } = app.scene;
   const { theme } = app.state;
   const own = COLOURINGS[colouring].map((one, group) => (
     { ...one, colour: colourOf(colouring, group, theme) }));
+  const label = "fainter: came back less often";
+  if (fade) own.push({ colour: THEMES[theme].faint, dash: "solid", label, shape: null });
   if (colouring === "kind") return own;
   const heads = COLOURINGS.kind.slice(0, 3);
   return [...own, ...heads.map((one) => ({ ...one, colour: THEMES[theme].muted, dash: null }))];
