@@ -10,6 +10,7 @@ app = program(
         "looking": "Train networks that look, with parts and data taken away, and compare.",
         "scaling": "Train with more and less data and parts, and compare.",
         "targets": "Find scores case by case by gradient steps.",
+        "wrong-circuits": "Certify right circuits and wrong ones: which are caught?",
         "truth": "Compare faithful circuits with the planted ones of language models.",
     },
 )
