@@ -41,24 +41,23 @@ _BY_LAYER |= {
 _BUFFER = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE)")
 
 
-def size_problems(config: TransformerConfig, state: Mapping[str, Tensor]) -> list[str]:
-    """Whether a state dict has other layers or another width than a configuration says.
+def check_size(config: TransformerConfig, state: Mapping[str, Tensor]) -> None:
+    """Refuse a state dict of other layers or another width than a configuration says.
 
     Nothing of that size is to be made before this is known.
     """
     if "embed.W_E" not in state:
-        return ["missing weights: embed.W_E"]
+        raise ValueError("missing weights: embed.W_E.")
     layers = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
     if layers != config.n_layers:
-        return [f"it has {layers} layers, the configuration n_layers={config.n_layers}"]
+        raise ValueError(f"it has {layers} layers, the configuration n_layers={config.n_layers}.")
     shape, got = (config.d_vocab, config.d_model), tuple(state["embed.W_E"].shape)
-    return [] if shape == got else [f"embed.W_E must have shape {shape}, got {got}"]
+    if shape != got:
+        raise ValueError(f"embed.W_E must have shape {shape}, got {got}.")
 
 
-def stack_weights(
-    config: TransformerConfig, state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights of a subject, or everything that keeps the state dict from holding them."""
+def stack_weights(config: TransformerConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a subject; all that keeps the state dict from holding them is an error."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in weight_shapes(config).items():
         keys = weight_keys(config, name)
@@ -79,11 +78,11 @@ def stack_weights(
         names = ", ".join(sorted(map(str, kinds)))
         problems.append(f"weights must share one floating dtype, got {names}")
     if problems:
-        return {}, problems
+        raise ValueError("; ".join(problems) + ".")
     layers = {
         name: [state[key] for key in weight_keys(config, name)] for name in weight_shapes(config)
     }
-    return {n: ws[0] if n in WHOLE else torch.stack(ws) for n, ws in layers.items()}, []
+    return {n: ws[0] if n in WHOLE else torch.stack(ws) for n, ws in layers.items()}
 
 
 def weight_keys(config: TransformerConfig, name: str) -> list[str]:
