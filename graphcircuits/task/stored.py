@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from graphcircuits.io.store import content_hash
 from graphcircuits.subject.codec import BOS, PAD, Codec
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -94,12 +95,7 @@ class StoredPrompts:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredPrompts):
             return NotImplemented
-        names = ("clean", "corrupted", "answers")
-        return all(getattr(self, name) == getattr(other, name) for name in names) and all(
-            torch.equal(one, two)
-            for name in ("patterns", "patterns_corrupted")
-            for one, two in zip(getattr(self, name), getattr(other, name), strict=True)
-        )
+        return content_hash(self) == content_hash(other)
 
 
 def _listed(values: Sequence[object]) -> str:
