@@ -209,8 +209,8 @@ def _settings(transformers: ModuleType, name: str, reachable: bool) -> Any:
         _check_type(transformers, Path(name) / "config.json")
     try:
         settings = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except OSError as error:
-        if there:
+    except Exception as error:  # their checks of what a file says raise errors of many kinds
+        if there or not isinstance(error, OSError):
             raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
         if not reachable:
             raise FileNotFoundError(
@@ -222,8 +222,6 @@ def _settings(transformers: ModuleType, name: str, reachable: bool) -> Any:
             f"no model {name!r}: there is no such file or folder, and the Hugging Face hub does "
             f"not give it: {_line(error)}"
         ) from error
-    except Exception as error:  # their checks of what a file says raise errors of many kinds
-        raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
     try:
         config = _config(settings)
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:

@@ -95,11 +95,16 @@ def weight_keys(config: TransformerConfig, name: str) -> list[str]:
 # Edges
 
 EMBEDDINGS = ("hook_embed", "hook_pos_embed")
-_STREAM_START = "blocks.0.hook_resid_pre"
-_HEAD_OUT = re.compile(r"blocks\.(\d+)\.attn\.hook_result\[(\d+)\]")
-_HEAD_IN = re.compile(r"blocks\.(\d+)\.hook_([qkv])_input\[(\d+)\]")
-_MLP_OUT = re.compile(r"blocks\.(\d+)\.hook_mlp_out")
-_MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in")
+# Hook points -> our names.
+_WRITERS = {
+    rf"{'|'.join(EMBEDDINGS)}|blocks\.0\.hook_resid_pre": "input",
+    r"blocks\.(\d+)\.attn\.hook_result\[(\d+)\]": r"a\1.h\2",
+    r"blocks\.(\d+)\.hook_mlp_out": r"m\1",
+}
+_READERS = {
+    r"blocks\.(\d+)\.hook_([qkv])_input\[(\d+)\]": r"a\1.h\3<\2>",
+    r"blocks\.(\d+)\.hook_mlp_in": r"m\1",
+}
 _INSIDE = re.compile(
     r"(blocks\.\d+)\.("
     r"hook_([qkv])_input(\[\d+\]) \1\.attn\.hook_\3\4"
@@ -114,10 +119,11 @@ def read_edges(graph: ComponentGraph, pairs: Sequence[object]) -> tuple[set[str]
     Published lists also hold steps within one component; those are no edges of ours.
     """
     names, problems = set(), []
+    readers = _READERS | {re.escape(stream_end(graph)): "logits"}
     for pair in pairs:
         match pair:
             case [str(out), str(into)]:
-                writer, reader = _writer(out), _reader(into, graph)
+                writer, reader = _renamed(out, _WRITERS), _renamed(into, readers)
                 if writer is not None and reader is not None:
                     names.add(f"{writer}->{reader}")
                 elif not _INSIDE.fullmatch(f"{out} {into}"):
@@ -127,22 +133,10 @@ def read_edges(graph: ComponentGraph, pairs: Sequence[object]) -> tuple[set[str]
     return names, problems
 
 
-def _writer(hook: str) -> str | None:
-    if hook in (*EMBEDDINGS, _STREAM_START):
-        return "input"
-    if head := _HEAD_OUT.fullmatch(hook):
-        return f"a{head[1]}.h{head[2]}"
-    mlp = _MLP_OUT.fullmatch(hook)
-    return f"m{mlp[1]}" if mlp else None
-
-
-def _reader(hook: str, graph: ComponentGraph) -> str | None:
-    if hook == stream_end(graph):
-        return "logits"
-    if head := _HEAD_IN.fullmatch(hook):
-        return f"a{head[1]}.h{head[3]}<{head[2]}>"
-    mlp = _MLP_IN.fullmatch(hook)
-    return f"m{mlp[1]}" if mlp else None
+def _renamed(hook: str, names: Mapping[str, str]) -> str | None:
+    """Our name of a hook point, if one of the patterns is its."""
+    found = ((re.fullmatch(pattern, hook), ours) for pattern, ours in names.items())
+    return next((match.expand(ours) for match, ours in found if match), None)
 
 
 def stream_end(graph: ComponentGraph) -> str:

@@ -114,14 +114,9 @@ class Pairs:
         return given if isinstance(given, str) else str(getattr(given, "__name__", "own"))
 
     def _repr_html_(self) -> str:
-        classes = None if self.loss_name not in ("cross-entropy", "logit-diff") else self.targets
-        return pairs_html(
-            {"case": self.case, "loss": self._loss_word, "device": self.clean.device},
-            self.clean,
-            self.corrupted,
-            self.scored,
-            classes,
-        )
+        classes = self.targets if self.loss_name in OF_CLASSES else None
+        about = {"case": self.case, "loss": self._loss_word, "device": self.clean.device}
+        return pairs_html(about, self.clean, self.corrupted, self.scored, classes)
 
     def __len__(self) -> int:
         return self.clean.shape[0]

@@ -25,8 +25,8 @@ def _names(*parts: str) -> dict[str, str]:
     """Our weights of a layer -> theirs, but those of queries, keys and values, by its parts."""
     weights = ("attn_norm_w", "W_O", "mlp_norm_w", "W_in", "W_out")
     biases = ("attn_norm_b", "b_O", "mlp_norm_b", "b_in", "b_out")
-    names = dict(zip(weights, (f"{part}.weight" for part in parts), strict=True))
-    return names | dict(zip(biases, (f"{part}.bias" for part in parts), strict=True))
+    names = {ours: f"{part}.weight" for ours, part in zip(weights, parts, strict=True)}
+    return names | {ours: f"{part}.bias" for ours, part in zip(biases, parts, strict=True)}
 
 
 # GPT-2: matrices multiply from the right, q, k and v side by side
