@@ -10,7 +10,7 @@ read at a time: memory holds the weights about once.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -316,12 +316,8 @@ def _scaling_of(settings: Settings, factors: Tensor, base: float) -> RotaryScali
         if slope > 0 > start:
             high = round(1 - 1 / start, 4)
             context = round(-slope / start)
-            candidates.insert(
-                0,
-                RotaryScaling(
-                    kind="llama3", factor=factor, high_freq_factor=high, original_n_ctx=context
-                ),
-            )
+            fitted = replace(candidates[0], high_freq_factor=high, original_n_ctx=context)
+            candidates.insert(0, fitted)
     for scaling in candidates:
         if torch.allclose(_factors_of(scaling, turns), factors, rtol=1e-4):
             return scaling

@@ -267,14 +267,11 @@ def messages_of(
 def _messages(work: Callable[[Job], Iterable[object]], job: Job, known: int) -> Iterator[Message]:
     warned: list[Warning | str] = []
 
-    def keep(message: Warning | str, *_: object, **__: object) -> None:
-        warned.append(message)
-
     def warnings_so_far() -> Iterator[Message]:
         while warned:
             yield Message("warning", warned.pop(0))
 
-    warnings.showwarning = keep
+    warnings.showwarning = lambda message, *_, **__: warned.append(message)
     last = Message("done")
     try:
         for number, result in enumerate(work(job)):
