@@ -26,7 +26,7 @@ from graphcircuits.engine.losses import LOSSES, OF_CLASSES, position_losses, wid
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
-from graphcircuits.task.problems import is_integer, pair_problems
+from graphcircuits.task.problems import first_few, is_integer, pair_problems
 from graphcircuits.task.text import PromptTable, text_table
 
 LossFunction = Callable[[Tensor, "Pairs"], Tensor]
@@ -95,8 +95,7 @@ class Pairs:
             if whole and values is not None and values.ndim == 1:
                 spread = values[:, None].expand(-1, self.clean.shape[-1])
                 object.__setattr__(self, name, spread)
-        problems = pair_problems(self)
-        if problems:
+        if problems := pair_problems(self):
             raise ValueError("; ".join(problems) + ".")
 
     def __repr__(self) -> str:
@@ -397,11 +396,9 @@ class Pairs:
 def check_losses(clean: Float[Tensor, " batch"], corrupted: Float[Tensor, " batch"]) -> None:
     """Refuse losses that are not finite, or that corruption leaves as they are."""
     for name, losses in (("clean", clean), ("corrupted", corrupted)):
-        bad = (~losses.isfinite()).nonzero().flatten().tolist()
-        if bad:
-            prompts = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        if bad := (~losses.isfinite()).nonzero().flatten().tolist():
             raise ValueError(
-                f"the loss must be finite, but on {name} prompts {prompts} it is "
+                f"the loss must be finite, but on {name} prompts {first_few(bad)} it is "
                 f"{losses[bad[0]].item()}; look at the subject's logits and the targets there."
             )
     if torch.equal(clean, corrupted):

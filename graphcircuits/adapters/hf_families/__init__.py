@@ -185,8 +185,7 @@ def _known(rope: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"cannot convert rotary positions of type {kind!r}; known ones: {', '.join(_FACTORS)}."
         )
-    other = {name for name, value in rope.items() if value is not None} - _PARAMETERS
-    if other:
+    if other := {name for name, value in rope.items() if value is not None} - _PARAMETERS:
         listed = ", ".join(sorted(other))
         raise ValueError(f"cannot convert rotary positions of type {kind!r} with {listed}.")
     return rope
