@@ -22,14 +22,9 @@ def read_graph(path: str | Path, *, absolute: bool = True, n_kv_heads: int | Non
     """A result from EAP-IG's `.json` or `.pt`, on a graph whose heads share keys if told so."""
     result = Result.load(path)
     if n_kv_heads is not None:
-        result = _grouped(result, n_kv_heads)
+        scores, graph = result.scores, replace(result.graph, n_kv_heads=n_kv_heads)
+        shared = graph != result.graph
+        # For its checks and its circuit, in which an edge is if any head of the group has it.
+        result = result.on(graph)
+        result = replace(result, scores=added_up(graph, scores)) if shared else result
     return replace(result, scores=result.scores.abs()) if absolute else result
-
-
-def _grouped(result: Result, n_kv_heads: int) -> Result:
-    graph = replace(result.graph, n_kv_heads=n_kv_heads)
-    # For its checks and its circuit, in which an edge is if any head of the group has it.
-    marked = result.on(graph)
-    if graph == result.graph:
-        return marked
-    return replace(marked, scores=added_up(graph, result.scores))

@@ -10,7 +10,7 @@ read at a time: memory holds the weights about once.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,8 @@ class Settings:
             for key, value in ours.items()
             if key not in self.read
             and key.removeprefix(prefix) not in _HISTORY
-            and not _is_neutral(key.removeprefix(prefix), value)
+            and (isinstance(value, np.ndarray) or value != _NEUTRAL.get(key.removeprefix(prefix)))
         ]
-
-
-def _is_neutral(key: str, value: object) -> bool:
-    return key in _NEUTRAL and not isinstance(value, np.ndarray) and value == _NEUTRAL[key]
 
 
 def load_gguf(
@@ -123,7 +119,9 @@ def load_gguf(
         raise StoreError(f"{path} describes no subject: {error}") from error
     _check(file, settings, config)
     made = _tokenizer(file, config) if tokenizer else None
-    kind = {"device": device or "cpu", "dtype": dtype or _dtype(file)}
+    kinds = {stored.kind for stored in file.tensors.values() if len(stored.shape) > 1}
+    plain = PLAIN.get(kinds.pop() if len(kinds) == 1 else "", torch.float32)
+    kind = {"device": device or "cpu", "dtype": dtype or plain}
     weights = _weights(file, ARCHITECTURES[settings.architecture], config, kind)
     return Transformer(config, weights, tokenizer=made)
 
@@ -201,11 +199,6 @@ def _weights(
         for ours, values in layer_in(architecture, config, {part: rows}).items():
             weights[ours][int(layer)].copy_(values)
     return weights
-
-
-def _dtype(file: GgufFile) -> torch.dtype:
-    kinds = {stored.kind for stored in file.tensors.values() if len(stored.shape) > 1}
-    return PLAIN.get(kinds.pop() if len(kinds) == 1 else "", torch.float32)
 
 
 # The configuration
@@ -323,12 +316,8 @@ def _scaling_of(settings: Settings, factors: Tensor, base: float) -> RotaryScali
         if slope > 0 > start:
             high = round(1 - 1 / start, 4)
             context = round(-slope / start)
-            candidates.insert(
-                0,
-                RotaryScaling(
-                    kind="llama3", factor=factor, high_freq_factor=high, original_n_ctx=context
-                ),
-            )
+            fitted = replace(candidates[0], high_freq_factor=high, original_n_ctx=context)
+            candidates.insert(0, fitted)
     for scaling in candidates:
         if torch.allclose(_factors_of(scaling, turns), factors, rtol=1e-4):
             return scaling

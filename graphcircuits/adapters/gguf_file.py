@@ -138,8 +138,7 @@ def _check_types(path: Path, numbers: dict[str, int]) -> None:
         name: NAMES[number] if number < len(NAMES) else f"type {number}"
         for name, number in numbers.items()
     }
-    others = {kind: name for name, kind in kinds.items() if kind not in TYPES}
-    if others:
+    if others := {kind: name for name, kind in kinds.items() if kind not in TYPES}:
         listed = ", ".join(f"{kind} ({short(name)})" for kind, name in others.items())
         raise StoreError(
             f"{path} holds tensors of types that cannot be read: {listed}; "

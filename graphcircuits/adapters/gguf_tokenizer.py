@@ -195,13 +195,7 @@ def _byte_level(vocabulary: FileTokens, merges: list[tuple[str, str]], cutting: 
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     backend = Tokenizer(
-        models.BPE(
-            vocab=vocabulary.ids(),
-            merges=merges,
-            fuse_unk=False,
-            byte_fallback=False,
-            ignore_merges=cutting.whole_words,
-        )
+        models.BPE(vocab=vocabulary.ids(), merges=merges, ignore_merges=cutting.whole_words)
     )
     if cutting.composed:
         backend.normalizer = normalizers.NFC()
@@ -277,8 +271,7 @@ def finished(
         for name, wanted in (("bos", add_bos), ("eos", add_eos))
         if wanted and (id := special[name]) is not None
     ]
-    first = ["bos"] if any(each["id"] == "bos" for each in around) else []
-    last = ["eos"] if any(each["id"] == "eos" for each in around) else []
+    first, last = ([x["id"] for x in around if x["id"] == name] for name in ("bos", "eos"))
     if around:
         backend.post_processor = processors.TemplateProcessing(
             single=[*first, "$A", *last],

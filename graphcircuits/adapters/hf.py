@@ -92,8 +92,8 @@ def _convert(
     embedding = state[f"{family.embedding}.weight"]
     if embedding.is_meta:
         raise ValueError("the model has no weights: they are on the meta device.")
-    if config.tied_unembedding and not _same(head.weight, embedding):
-        config = replace(config, tied_unembedding=False)
+    if config.tied_unembedding and head.weight.data_ptr() != embedding.data_ptr():
+        config = replace(config, tied_unembedding=torch.equal(head.weight, embedding))
     kind = {"device": device or embedding.device, "dtype": dtype or embedding.dtype}
     weights = {name: torch.empty(shape, **kind) for name, shape in weight_shapes(config).items()}
     added = 1 if family.one_plus else 0
@@ -153,15 +153,6 @@ def _copy(ours: Tensor, theirs: Tensor, name: str) -> None:
     ours.copy_(theirs)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
-
-
-def _text_settings(settings: Any) -> Any:
-    """The configuration of the part that reads text."""
-    return settings.text_config if settings.model_type in TEXT_PARTS else settings
-
-
 def _family(settings: Any) -> Family:
     kind = TEXT_PARTS.get(settings.model_type, settings.model_type)
     if kind not in FAMILIES:
@@ -193,7 +184,8 @@ def _unlike_a_subject(settings: Any) -> str:
 
 
 def _config(settings: Any) -> TransformerConfig:
-    family, text = _family(settings), _text_settings(settings)
+    family = _family(settings)
+    text = settings.text_config if settings.model_type in TEXT_PARTS else settings
     if getattr(settings, "quantization_config", None) is not None:
         raise ValueError(
             "cannot convert a model with a quantization_config; take the model that it was made "
@@ -217,8 +209,8 @@ def _settings(transformers: ModuleType, name: str, reachable: bool) -> Any:
         _check_type(transformers, Path(name) / "config.json")
     try:
         settings = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except OSError as error:
-        if there:
+    except Exception as error:  # their checks of what a file says raise errors of many kinds
+        if there or not isinstance(error, OSError):
             raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
         if not reachable:
             raise FileNotFoundError(
@@ -230,8 +222,6 @@ def _settings(transformers: ModuleType, name: str, reachable: bool) -> Any:
             f"no model {name!r}: there is no such file or folder, and the Hugging Face hub does "
             f"not give it: {_line(error)}"
         ) from error
-    except Exception as error:  # their checks of what a file says raise errors of many kinds
-        raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
     try:
         config = _config(settings)
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:

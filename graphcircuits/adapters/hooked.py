@@ -41,24 +41,23 @@ _BY_LAYER |= {
 _BUFFER = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE)")
 
 
-def size_problems(config: TransformerConfig, state: Mapping[str, Tensor]) -> list[str]:
-    """Whether a state dict has other layers or another width than a configuration says.
+def check_size(config: TransformerConfig, state: Mapping[str, Tensor]) -> None:
+    """Refuse a state dict of other layers or another width than a configuration says.
 
     Nothing of that size is to be made before this is known.
     """
     if "embed.W_E" not in state:
-        return ["missing weights: embed.W_E"]
+        raise ValueError("missing weights: embed.W_E.")
     layers = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
     if layers != config.n_layers:
-        return [f"it has {layers} layers, the configuration n_layers={config.n_layers}"]
+        raise ValueError(f"it has {layers} layers, the configuration n_layers={config.n_layers}.")
     shape, got = (config.d_vocab, config.d_model), tuple(state["embed.W_E"].shape)
-    return [] if shape == got else [f"embed.W_E must have shape {shape}, got {got}"]
+    if shape != got:
+        raise ValueError(f"embed.W_E must have shape {shape}, got {got}.")
 
 
-def stack_weights(
-    config: TransformerConfig, state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights of a subject, or everything that keeps the state dict from holding them."""
+def stack_weights(config: TransformerConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a subject; all that keeps the state dict from holding them is an error."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in weight_shapes(config).items():
         keys = weight_keys(config, name)
@@ -79,11 +78,11 @@ def stack_weights(
         names = ", ".join(sorted(map(str, kinds)))
         problems.append(f"weights must share one floating dtype, got {names}")
     if problems:
-        return {}, problems
+        raise ValueError("; ".join(problems) + ".")
     layers = {
         name: [state[key] for key in weight_keys(config, name)] for name in weight_shapes(config)
     }
-    return {n: ws[0] if n in WHOLE else torch.stack(ws) for n, ws in layers.items()}, []
+    return {n: ws[0] if n in WHOLE else torch.stack(ws) for n, ws in layers.items()}
 
 
 def weight_keys(config: TransformerConfig, name: str) -> list[str]:
@@ -96,11 +95,16 @@ def weight_keys(config: TransformerConfig, name: str) -> list[str]:
 # Edges
 
 EMBEDDINGS = ("hook_embed", "hook_pos_embed")
-_STREAM_START = "blocks.0.hook_resid_pre"
-_HEAD_OUT = re.compile(r"blocks\.(\d+)\.attn\.hook_result\[(\d+)\]")
-_HEAD_IN = re.compile(r"blocks\.(\d+)\.hook_([qkv])_input\[(\d+)\]")
-_MLP_OUT = re.compile(r"blocks\.(\d+)\.hook_mlp_out")
-_MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in")
+# Hook points -> our names.
+_WRITERS = {
+    rf"{'|'.join(EMBEDDINGS)}|blocks\.0\.hook_resid_pre": "input",
+    r"blocks\.(\d+)\.attn\.hook_result\[(\d+)\]": r"a\1.h\2",
+    r"blocks\.(\d+)\.hook_mlp_out": r"m\1",
+}
+_READERS = {
+    r"blocks\.(\d+)\.hook_([qkv])_input\[(\d+)\]": r"a\1.h\3<\2>",
+    r"blocks\.(\d+)\.hook_mlp_in": r"m\1",
+}
 _INSIDE = re.compile(
     r"(blocks\.\d+)\.("
     r"hook_([qkv])_input(\[\d+\]) \1\.attn\.hook_\3\4"
@@ -115,10 +119,11 @@ def read_edges(graph: ComponentGraph, pairs: Sequence[object]) -> tuple[set[str]
     Published lists also hold steps within one component; those are no edges of ours.
     """
     names, problems = set(), []
+    readers = _READERS | {re.escape(stream_end(graph)): "logits"}
     for pair in pairs:
         match pair:
             case [str(out), str(into)]:
-                writer, reader = _writer(out), _reader(into, graph)
+                writer, reader = _renamed(out, _WRITERS), _renamed(into, readers)
                 if writer is not None and reader is not None:
                     names.add(f"{writer}->{reader}")
                 elif not _INSIDE.fullmatch(f"{out} {into}"):
@@ -128,22 +133,10 @@ def read_edges(graph: ComponentGraph, pairs: Sequence[object]) -> tuple[set[str]
     return names, problems
 
 
-def _writer(hook: str) -> str | None:
-    if hook in (*EMBEDDINGS, _STREAM_START):
-        return "input"
-    if head := _HEAD_OUT.fullmatch(hook):
-        return f"a{head[1]}.h{head[2]}"
-    mlp = _MLP_OUT.fullmatch(hook)
-    return f"m{mlp[1]}" if mlp else None
-
-
-def _reader(hook: str, graph: ComponentGraph) -> str | None:
-    if hook == stream_end(graph):
-        return "logits"
-    if head := _HEAD_IN.fullmatch(hook):
-        return f"a{head[1]}.h{head[3]}<{head[2]}>"
-    mlp = _MLP_IN.fullmatch(hook)
-    return f"m{mlp[1]}" if mlp else None
+def _renamed(hook: str, names: Mapping[str, str]) -> str | None:
+    """Our name of a hook point, if one of the patterns is its."""
+    found = ((re.fullmatch(pattern, hook), ours) for pattern, ours in names.items())
+    return next((match.expand(ours) for match, ours in found if match), None)
 
 
 def stream_end(graph: ComponentGraph) -> str:

@@ -8,7 +8,7 @@ else, so that a name which is not there is refused at once.
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -40,17 +40,15 @@ def _answers(address: str) -> bool:
     scheme = urlsplit(address).scheme
     there = urlsplit(getproxies().get(scheme, address))
     port = there.port or (80 if there.scheme == "http" else 443)
-    answered: list[bool] = []
+    answered = threading.Event()
 
     def connect() -> None:
-        try:
+        with suppress(OSError, UnicodeError):  # the latter of what cannot be the name of a server
             socket.create_connection((there.hostname, port), timeout=PATIENCE).close()
-            answered.append(True)
-        except (OSError, UnicodeError):  # the latter of what cannot be the name of a server
-            answered.append(False)
+            answered.set()
 
     # In a thread: looking up a name has no limit of time by itself.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    return bool(answered) and answered[0]
+    return answered.is_set()

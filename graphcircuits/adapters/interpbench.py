@@ -63,11 +63,10 @@ def import_interpbench(directory: str | Path) -> Imported:
     settings, config = _read_config(folder / CONFIG)
     state = read_weights(folder / MODEL)
     try:
-        config, weights, problems = read_state(settings, config, state)
-    except (IndexError, RuntimeError, TypeError) as error:
-        weights, problems = {}, [f"its weights have other shapes ({error})"]
-    if problems:
-        raise StoreError(f"{folder / MODEL} does not fit {CONFIG}: {'; '.join(problems)}.")
+        config, weights = read_state(settings, config, state)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        shapes = "" if isinstance(error, ValueError) else "its weights have other shapes: "
+        raise StoreError(f"{folder / MODEL} does not fit {CONFIG}: {shapes}{error}") from error
     check_finite(folder / MODEL, weights)
     try:
         transformer = Transformer(config, weights, codec)
@@ -99,10 +98,10 @@ def _read_config(path: Path) -> tuple[dict[str, Any], TransformerConfig]:
     if not isinstance(stored, dict):
         raise StoreError(f"{path} must hold a configuration, got {short(stored)}.")
     settings = {name: _plain_number(value) for name, value in stored.items()}
-    config, problems = read_settings(settings)
-    if config is None:
-        raise StoreError(f"{path} is of a model that is not supported: {'; '.join(problems)}.")
-    return settings, config
+    try:
+        return settings, read_settings(settings)
+    except ValueError as error:
+        raise StoreError(f"{path} is of a model that is not supported: {error}") from error
 
 
 def _plain_number(value: object) -> object:

@@ -1,6 +1,6 @@
 """The configuration that computes what a TransformerLens model of given settings computes.
 
-`read_settings` gives it, or everything that keeps a subject from computing that. Settings that
+`read_settings` gives it; all that keeps a subject from computing that is an error. Settings that
 change nothing in the logits are passed over; any other that is not known here has to be off.
 """
 
@@ -52,8 +52,8 @@ _KNOWN = {
 }
 
 
-def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None, list[str]]:
-    """The configuration, or None and everything that keeps it from being one of ours."""
+def read_settings(settings: Mapping[str, Any]) -> TransformerConfig:
+    """The configuration; all that keeps it from being one of ours is an error."""
     attn_only, norm = bool(settings.get("attn_only")), settings.get("normalization_type")
     sizes = (*_SIZES, *(() if attn_only else ("d_mlp",)))
     problems = [
@@ -89,9 +89,9 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
     if settings.get("use_normalization_before_and_after") and norm in ("LN", "LNPre"):
         problems.append("use_normalization_before_and_after must be off for LayerNorm, got True")
     if problems:
-        return None, problems
+        raise ValueError("; ".join(problems) + ".")
     try:
-        config = TransformerConfig(
+        return TransformerConfig(
             **{name: settings[name] for name in _SIZES},
             d_mlp=1 if attn_only else settings["d_mlp"],
             n_kv_heads=settings.get("n_key_value_heads"),
@@ -110,9 +110,8 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
             **_rotary(settings),
             **_windows(settings),
         )
-    except (ArithmeticError, ValueError, TypeError) as error:
-        return None, [str(error).removesuffix(".")]
-    return config, []
+    except (ArithmeticError, TypeError) as error:
+        raise ValueError(f"{error}.") from error
 
 
 def _norm_places(settings: Mapping[str, Any]) -> Any:

@@ -104,7 +104,13 @@ def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, Shape]]:
         )
     except (ValueError, ZeroDivisionError) as error:
         raise StoreError(f"{path} is not a model of llama2.c: {error}") from error
-    shapes = _shapes(config)
+    shapes: dict[str, Shape] = {
+        name: (n_layers, *stored_shape(name, shape)) for name, shape in layer_shapes(config).items()
+    }
+    whole = {name: shape for name, shape in weight_shapes(config).items() if name in WHOLE}
+    shapes |= {name: stored_shape(name, shape) for name, shape in whole.items()}
+    shapes["cos"] = shapes["sin"] = (n_ctx, config.d_head // 2)
+    shapes = {name: shapes[name] for name in _ORDER if name in shapes}
     expected = _HEADER.size + 4 * sum(math.prod(shape) for shape in shapes.values())
     if (held := path.stat().st_size) != expected:
         raise StoreError(
@@ -112,18 +118,6 @@ def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, Shape]]:
             f"({', '.join(map(str, sizes))}) it takes {expected} bytes, and it holds {held}."
         )
     return config, shapes
-
-
-def _shapes(config: TransformerConfig) -> dict[str, Shape]:
-    shapes: dict[str, Shape] = {
-        name: (config.n_layers, *stored_shape(name, shape))
-        for name, shape in layer_shapes(config).items()
-    }
-    for name, shape in weight_shapes(config).items():
-        if name in WHOLE:
-            shapes[name] = stored_shape(name, shape)
-    shapes["cos"] = shapes["sin"] = (config.n_ctx, config.d_head // 2)
-    return {name: shapes[name] for name in _ORDER if name in shapes}
 
 
 def _check_positions(path: Path, config: TransformerConfig, name: str, stored: Tensor) -> None:

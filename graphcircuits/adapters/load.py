@@ -12,7 +12,14 @@ from typing import Any
 
 import torch
 
+from graphcircuits.adapters.gguf import load_gguf
+from graphcircuits.adapters.hf import from_hf
+from graphcircuits.adapters.interpbench import import_interpbench
+from graphcircuits.adapters.llama2c import load_llama2c
+from graphcircuits.adapters.transformer_lens import from_transformer_lens
 from graphcircuits.circuit import Circuit
+from graphcircuits.io.files import StoreError
+from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -57,15 +64,8 @@ def load_with_circuit(
         return replace(subject, name=model_name(source)), circuit
     packages = {kind.__module__.partition(".")[0] for kind in type(source).__mro__}
     if "transformer_lens" in packages:
-        from graphcircuits.adapters.transformer_lens import from_transformer_lens
-
-        subject = from_transformer_lens(source)
-        if subject.tokenizer is None:
-            subject = replace(subject, tokenizer=getattr(source, "tokenizer", None))
-        return _moved(subject, device, dtype), None
+        return _moved(from_transformer_lens(source), device, dtype), None
     if hasattr(getattr(source, "config", None), "model_type"):
-        from graphcircuits.adapters.hf import from_hf
-
         return from_hf(source, device=device, dtype=dtype), None
     raise TypeError(
         f"cannot load a model from {type(source).__name__}; expected a model of transformers or "
@@ -88,8 +88,6 @@ def _from_path(
     if path.is_file():
         return _moved(_from_file(path, device, dtype), device, dtype), None
     if path.suffix not in SUFFIXES and _HUB_NAME.fullmatch(str(source)):
-        from graphcircuits.adapters.hf import from_hf
-
         return from_hf(str(source), device=device, dtype=dtype), None
     raise FileNotFoundError(f"no model at {path}: there is no such file or folder.")
 
@@ -98,13 +96,9 @@ def _from_folder(
     folder: Path, device: torch.device | None, dtype: torch.dtype | None
 ) -> tuple[Transformer, Circuit | None]:
     if (folder / "ll_model.pth").is_file():
-        from graphcircuits.adapters.interpbench import import_interpbench
-
         imported = import_interpbench(folder)
         return _moved(imported.transformer, device, dtype), imported.circuit
     if (folder / "config.json").is_file():
-        from graphcircuits.adapters.hf import from_hf
-
         return from_hf(str(folder), device=device, dtype=dtype), None
     files = sorted(path.name for path in folder.iterdir() if path.suffix in SUFFIXES)
     hint = f"; did you mean {folder / files[0]}?" if files else "."
@@ -118,8 +112,6 @@ def _from_file(path: Path, device: torch.device | None, dtype: torch.dtype | Non
     with path.open("rb") as file:
         start = file.read(4)
     if path.suffix == ".gguf" or start == b"GGUF":
-        from graphcircuits.adapters.gguf import load_gguf
-
         return load_gguf(path, device=device, dtype=dtype)
     if path.suffix == ".bin":
         # A checkpoint of PyTorch is a zip file or a pickle.
@@ -128,12 +120,7 @@ def _from_file(path: Path, device: torch.device | None, dtype: torch.dtype | Non
                 f"{path} is a checkpoint of PyTorch; give the folder that holds it together with "
                 "its config.json."
             )
-        from graphcircuits.adapters.llama2c import load_llama2c
-
         return load_llama2c(path, dtype=dtype)
-    from graphcircuits.io.files import StoreError
-    from graphcircuits.subject.files import load_transformer
-
     try:
         return load_transformer(path)
     except StoreError as error:

@@ -17,6 +17,7 @@ MIB asks for at least two models and two tasks; nothing here sees to that.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +62,9 @@ def write_submission(
     edges without those on no path from input to logits. The files that were written are returned.
     """
     names = {key: f"{key[0].replace('_', '-')}_{key[1]}" for key in results}
-    problems = [f"{name!r} cannot be a folder" for name in names.values() if not _fits(name)]
-    listed = list(names.values())
-    problems += [
-        f"{name!r} is given twice" for name in sorted(set(listed)) if listed.count(name) > 1
-    ]
+    problems = [f"{x!r} cannot be a folder" for x in names.values() if not _NAME.fullmatch(x)]
+    counts = sorted(Counter(names.values()).items())
+    problems += [f"{name!r} is given twice" for name, count in counts if count > 1]
     if not results:
         problems.append("there are no results")
     if problems:
@@ -88,10 +87,6 @@ def write_submission(
     return written
 
 
-def _fits(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
-
-
 def best_counts(result: Result, shares: Sequence[float]) -> list[int]:
     """How many of the best edges are at most these shares of all edges, as MIB counts edges.
 
@@ -109,7 +104,7 @@ def best_counts(result: Result, shares: Sequence[float]) -> list[int]:
 def read_submission(folder: str | Path) -> dict[tuple[str, str], Entry]:
     """Everything in a submission, by (task, model); no code in the files is run."""
     folders = sorted(path for path in Path(folder).iterdir() if path.is_dir())
-    entries = [_read(path) for path in folders if _fits(path.name)]
+    entries = [_read(path) for path in folders if _NAME.fullmatch(path.name)]
     if not entries:
         raise StoreError(
             f"{folder} is not a submission to MIB: it has no folder named after a task and a "

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.hooked import size_problems, stack_weights
+from graphcircuits.adapters.hf_families import few
+from graphcircuits.adapters.hooked import check_size, stack_weights
 from graphcircuits.adapters.lens_settings import read_settings
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -45,8 +46,7 @@ def from_transformer_lens(model: Any) -> Transformer:
         points = getattr(model, "hook_dict", {})
         if hooked := [x for x, point in points.items() if getattr(point, "fwd_hooks", ())]:
             raise ValueError(
-                f"the model has hooks at {', '.join(hooked[:3])}"
-                f"{', ...' if len(hooked) > 3 else ''}, which may change what it computes; take "
+                f"the model has hooks at {few(hooked)}, which may change what it computes; take "
                 "them off with reset_hooks(including_permanent=True) first."
             )
         subject = _convert(_as_mapping(model.cfg), model.state_dict())
@@ -64,32 +64,27 @@ def _as_mapping(cfg: Any) -> Mapping[str, Any]:
 
 
 def _convert(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Transformer:
-    config, problems = read_settings(settings)
-    weights: dict[str, Tensor] = {}
-    if config is not None:
-        config, weights, problems = read_state(settings, config, state)
-    if config is None or problems:
-        raise ValueError(f"cannot convert this model of TransformerLens: {'; '.join(problems)}.")
+    try:
+        config, weights = read_state(settings, read_settings(settings), state)
+    except ValueError as error:
+        raise ValueError(f"cannot convert this model of TransformerLens: {error}") from error
     return Transformer(config, weights)
 
 
 def read_state(
     settings: Mapping[str, Any], config: TransformerConfig, state: Mapping[str, Tensor]
-) -> tuple[TransformerConfig, dict[str, Tensor], list[str]]:
-    """The weights of a state dict, or everything that keeps them from fitting the settings.
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """The weights of a state dict; all that keeps them from fitting the settings is an error.
 
     The configuration comes back without biases where all of them are zero.
     """
-    if problems := size_problems(config, state):
-        return config, {}, problems
-    filled, config, problems = _fill_state(settings, config, state)
-    if problems:
-        return config, {}, problems
-    weights, problems = stack_weights(config, filled)
-    if problems:
-        return config, {}, problems
+    check_size(config, state)
+    filled, config = _fill_state(settings, config, state)
+    weights = stack_weights(config, filled)
     if settings.get("rotary_adjacent_pairs"):
-        order = _halves(config)
+        # Coordinates 0, 2, 4, ... of the rotated ones, then 1, 3, 5, ..., then the others.
+        size = config.rotary_size
+        order = [*range(0, size, 2), *range(1, size, 2), *range(size, config.d_head)]
         for name in ("W_Q", "W_K", "b_Q", "b_K", "q_norm_w", "k_norm_w"):
             if name in weights:
                 weights[name] = weights[name][..., order]
@@ -99,13 +94,7 @@ def read_state(
         for name in set(scaled) & weights.keys():
             layers = torch.arange(1, config.n_layers + 1).to(weights[name])
             weights[name] = weights[name] / layers.view(-1, *(1,) * (weights[name].ndim - 1))
-    return config, {name: weight.detach().clone() for name, weight in weights.items()}, []
-
-
-def _halves(config: TransformerConfig) -> list[int]:
-    """Coordinates 0, 2, 4, ... of the rotated ones, then 1, 3, 5, ..., then the others."""
-    size = config.rotary_size
-    return [*range(0, size, 2), *range(1, size, 2), *range(size, config.d_head)]
+    return config, {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 # Weights
@@ -113,7 +102,7 @@ def _halves(config: TransformerConfig) -> list[int]:
 
 def _fill_state(
     settings: Mapping[str, Any], config: TransformerConfig, state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], TransformerConfig, list[str]]:
+) -> tuple[dict[str, Tensor], TransformerConfig]:
     """The state dict with all that the configuration asks for and nothing else.
 
     The configuration comes back without biases where all of them are zero, and with it whatever
@@ -147,17 +136,16 @@ def _fill_state(
         filled |= _plain_norms(config, like)
     biases = {n: w for n, w in filled.items() if n.rpartition(".")[2].startswith("b_")}
     used = [name for name, weight in biases.items() if weight.any()]
-    problems = []
     if config.norms_after:
         # By the names that the model has: that of a gated MLP's input is folded into the output's.
         written = (".b_O", ".b_out", *([".b_in"] if config.gated_mlp else []))
         if nonzero := [n for n, weight in state.items() if n.endswith(written) and weight.any()]:
-            problems.append(f"{', '.join(nonzero)} must be zero where a norm follows")
+            raise ValueError(f"{', '.join(nonzero)} must be zero where a norm follows.")
         filled = {n: w for n, w in filled.items() if not n.endswith((".b_O", ".b_out"))}
     if not used:
         config = replace(config, biases=False)
         filled = {name: weight for name, weight in filled.items() if name not in biases}
-    return filled, config, problems
+    return filled, config
 
 
 def _plain_name(name: str, config: TransformerConfig) -> str:
@@ -258,8 +246,7 @@ def _unwrapped(original: Any) -> Any:
     wanted = model.state_dict().keys()
     if missing := sorted(wanted - state.keys()):
         raise ValueError(
-            f"the model in the bridge lacks {', '.join(missing[:3])}"
-            f"{', ...' if len(missing) > 3 else ''}; convert the Hugging Face model itself."
+            f"the model in the bridge lacks {few(missing)}; convert the Hugging Face model itself."
         )
     model.load_state_dict({name: state[name] for name in wanted}, assign=True)
     return model

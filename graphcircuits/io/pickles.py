@@ -99,13 +99,16 @@ def _follow(data: bytes, allowed: re.Pattern[str], storages: bool) -> object:
     stack: list[object] = []
     # The stacks below each mark that is still open.
     below: list[list[object]] = []
-    memo: dict[int, object] = {}
+    memo: dict[object, object] = {}
     for operation, argument, _ in pickletools.genops(data):
         match operation.name:
             case "PROTO" | "FRAME":
                 pass
             case name if _VALUE.fullmatch(name):
-                stack.append(_bounded(argument))
+                if isinstance(argument, int) and argument.bit_length() > 1024:
+                    # Python refuses to print longer ones.
+                    raise ValueError(f"a number of {argument.bit_length()} bits")
+                stack.append(argument)
             case name if name in _CONSTANTS:
                 stack.append(_CONSTANTS[name])
             case "EMPTY_LIST":
@@ -125,11 +128,11 @@ def _follow(data: bytes, allowed: re.Pattern[str], storages: bool) -> object:
             case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
                 stack.append(tuple(_take(stack, int(name[-1]))))
             case "PUT" | "BINPUT" | "LONG_BINPUT":
-                memo[_whole(argument)] = stack[-1]
+                memo[argument] = stack[-1]
             case "MEMOIZE":
                 memo[len(memo)] = stack[-1]
             case "GET" | "BINGET" | "LONG_BINGET":
-                stack.append(memo[_whole(argument)])
+                stack.append(memo[argument])
             case "GLOBAL":
                 stack.append(_named(*str(argument).split(" ", 1), allowed=allowed))
             case "STACK_GLOBAL":
@@ -146,18 +149,6 @@ def _follow(data: bytes, allowed: re.Pattern[str], storages: bool) -> object:
             case name:
                 raise _Refused(f"it holds the instruction {name}")
     raise ValueError("it does not end")
-
-
-def _bounded(value: object) -> object:
-    # Python refuses to print longer ones.
-    if isinstance(value, int) and value.bit_length() > 1024:
-        raise ValueError(f"a number of {value.bit_length()} bits")
-    return value
-
-
-def _whole(argument: object) -> int:
-    assert isinstance(argument, int)
-    return argument
 
 
 def _take(stack: list[object], count: int) -> list[object]:

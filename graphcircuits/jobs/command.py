@@ -1,6 +1,6 @@
 """The command line that files state: the driver's, whoever writes them and wherever that is.
 
-Workers take over the words of the command that started them (`runner.begin_worker`). Words that
+Workers take over the words of the command that started them (`Driver.begin_worker`). Words that
 say where and how long to compute are left out: they shape nothing, and the files of a laptop and of
 a cluster are the same.
 """

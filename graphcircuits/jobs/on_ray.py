@@ -30,7 +30,6 @@ from graphcircuits.jobs.runner import (
     Results,
     Runner,
     Work,
-    begin_worker,
     messages_of,
 )
 
@@ -85,12 +84,9 @@ class OnRay(Runner):
                 ready, _ = ray.wait(list(running), num_returns=1)
                 for stream in ready:
                     attempt = running[stream]
-                    message, what = _next(ray, stream)
-                    if message is None:
-                        yield from pending.retry(attempt, what)
-                    else:
-                        yield from pending.receive(attempt, message)
-                    if message is None or message.ends_job:
+                    message = _next(ray, stream)
+                    yield from pending.receive(attempt, message)
+                    if message.ends_job:
                         del running[stream]
                         room = _room(ray, resources)
                         fill()
@@ -184,26 +180,27 @@ def _room(ray: Any, resources: Resources) -> int:
     return (1 + AHEAD) * slots
 
 
-def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
-    """The next message of a job; or None and what happened to its worker."""
+def _next(ray: Any, stream: Any) -> Message:
+    """The next message of a job, or that its worker was lost, and how."""
     errors = ray.exceptions
     try:
-        return pickle.loads(ray.get(next(stream))), ""
+        return pickle.loads(ray.get(next(stream)))
     except StopIteration:
-        return None, "its worker ended without a word"
+        what = "its worker ended without a word"
     except errors.RayTaskError as error:
         raise RuntimeError(
             f"a Ray worker could not begin: {_line(error.cause or error)}; every machine of the "
             "cluster needs this version of graphcircuits."
         ) from error
     except errors.OutOfMemoryError:
-        return None, "its worker was killed for lack of memory"
+        what = "its worker was killed for lack of memory"
     except errors.NodeDiedError:
-        return None, "its machine left the cluster"
+        what = "its machine left the cluster"
     except errors.WorkerCrashedError:
-        return None, "its worker was killed or crashed"
+        what = "its worker was killed or crashed"
     except errors.RayError as error:
-        return None, f"its worker was lost: {_line(error)}"
+        what = f"its worker was lost: {_line(error)}"
+    return Message("lost", what)
 
 
 def _line(error: BaseException) -> str:
@@ -215,5 +212,5 @@ def _line(error: BaseException) -> str:
 def _serve(
     work: Callable[[Any], Iterable[object]], driver: Driver, threads: int, job: Any, known: int
 ) -> Iterator[bytes]:
-    begin_worker(driver, threads)
+    driver.begin_worker(threads)
     yield from messages_of(work, copy.deepcopy(job), known)

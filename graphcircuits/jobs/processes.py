@@ -31,7 +31,6 @@ from graphcircuits.jobs.runner import (
     Results,
     Runner,
     Work,
-    begin_worker,
     messages_of,
 )
 
@@ -243,7 +242,7 @@ def _serve(
     threading.Thread(target=_end_with_driver, daemon=True).start()
     if cards is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = cards  # nothing has asked for a card so far
-    begin_worker(driver, threads)
+    driver.begin_worker(threads)
     with suppress(EOFError, ConnectionError):
         connection.send_bytes(pickle.dumps(Message("ready")))
         while True:

@@ -178,7 +178,8 @@ class Pending(Generic[Job, Output]):
         return next((Attempt(job) for job in self._coming), None)
 
     def receive(self, attempt: Attempt[Job], message: "Message") -> Iterator[Output]:
-        """Hand on a result, raise a warning or an error; a job short of memory is given up."""
+        """Hand on a result, raise a warning or an error; a job short of memory is given up, one
+        whose worker was lost is begun anew or given up."""
         match message.kind:
             case "result":
                 attempt.known += 1
@@ -187,6 +188,8 @@ class Pending(Generic[Job, Output]):
                 warnings.warn(message.value, stacklevel=3)
             case "memory":
                 yield from self.give_up(attempt, message.value)
+            case "lost":
+                yield from self.retry(attempt, message.value)
             case "error":
                 raise message.value
 
@@ -213,15 +216,15 @@ class Pending(Generic[Job, Output]):
 
 @dataclass(frozen=True)
 class Message:
-    """What a worker sends; the last about a job is done, memory or error."""
+    """What a worker sends; the last about a job is done, memory or error, or that it was lost."""
 
     kind: str
-    """ready, result, warning, done, memory or error."""
+    """ready, result, warning, done, memory, error or lost."""
     value: Any = None
 
     @property
     def ends_job(self) -> bool:
-        return self.kind in ("done", "memory")
+        return self.kind in ("done", "memory", "lost")
 
 
 @dataclass(frozen=True)
@@ -235,15 +238,14 @@ class Driver:
     def here(cls) -> "Driver":
         return cls(tuple(sys.argv), str(Path.cwd()))
 
+    def begin_worker(self, threads: int) -> None:
+        """Compute with so many threads, with the command and the relative paths of the driver."""
+        import torch
 
-def begin_worker(driver: Driver, threads: int) -> None:
-    """Compute with so many threads, with the command and the relative paths of the driver."""
-    import torch
-
-    sys.argv = list(driver.arguments)
-    with suppress(OSError):  # where that folder is not, only whole paths are any good
-        os.chdir(driver.folder)
-    torch.set_num_threads(threads)
+        sys.argv = list(self.arguments)
+        with suppress(OSError):  # where that folder is not, only whole paths are any good
+            os.chdir(self.folder)
+        torch.set_num_threads(threads)
 
 
 def messages_of(
@@ -265,14 +267,11 @@ def messages_of(
 def _messages(work: Callable[[Job], Iterable[object]], job: Job, known: int) -> Iterator[Message]:
     warned: list[Warning | str] = []
 
-    def keep(message: Warning | str, *_: object, **__: object) -> None:
-        warned.append(message)
-
     def warnings_so_far() -> Iterator[Message]:
         while warned:
             yield Message("warning", warned.pop(0))
 
-    warnings.showwarning = keep
+    warnings.showwarning = lambda message, *_, **__: warned.append(message)
     last = Message("done")
     try:
         for number, result in enumerate(work(job)):

@@ -12,7 +12,7 @@
 import warnings
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
@@ -115,20 +115,9 @@ def _right_everywhere(
     assert pairs.targets is not None
     scored = pairs.scored
     targets = pairs.targets[scored]
-    right = targets.argmax(-1) if pairs.loss_name == "kl" else targets
-    wrong = None if pairs.loss_name != "logit-diff" else pairs.incorrect
-    above = _above(logits, right, None if wrong is None else wrong[scored])
+    right = (targets.argmax(-1) if pairs.loss_name == "kl" else targets)[:, None].long()
+    others = logits.scatter(-1, right, -torch.inf).amax(-1, keepdim=True)
+    if pairs.loss_name == "logit-diff" and pairs.incorrect is not None:
+        others = logits.gather(-1, pairs.incorrect[scored][:, None].long())
+    above = logits.gather(-1, right) > others
     return torch.ones_like(scored).masked_scatter(scored, above).all(-1)
-
-
-def _above(
-    logits: Float[Tensor, "position d_vocab_out"],
-    right: Int[Tensor, " position"],
-    wrong: Int[Tensor, " position"] | None,
-) -> Bool[Tensor, " position"]:
-    """Whether the right class has a larger logit than the wrong one, or than every other."""
-    ours = logits.gather(-1, right[:, None].long())[:, 0]
-    if wrong is not None:
-        return ours > logits.gather(-1, wrong[:, None].long())[:, 0]
-    others = logits.scatter(-1, right[:, None].long(), -torch.inf)
-    return ours > others.amax(-1)

@@ -219,8 +219,7 @@ def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -
         known = name in COLUMNS or len(name) > 20
         if not known and (near := get_close_matches(name, absent, n=1, cutoff=0.85)):
             raise StoreError(f"{path}: unknown column {name!r}; did you mean {near[0]!r}?")
-    missing = [name for name in ("clean", "corrupted") if name in absent]
-    if missing:
+    if missing := [name for name in ("clean", "corrupted") if name in absent]:
         raise StoreError(
             f"{path}: no column {' and '.join(missing)}; "
             f"found {', '.join(list(names)[:20]) or 'none'}."
@@ -320,8 +319,7 @@ def _answers(name: str, cells: Mapping[str, Any], tokenizer: Tokenizer | None) -
     if not isinstance(tokenizer, Codec):
         return [answer_id(tokenizer, cells["clean"], word, name=name) for word in words]
     known = [str(symbol) for symbol in tokenizer.outputs or ()]
-    unknown = [word for word in words if known.count(str(word)) != 1]
-    if unknown:
+    if unknown := [word for word in words if known.count(str(word)) != 1]:
         raise ValueError(
             f"{name} must be one of the outputs {quoted(known)}, got {quoted(unknown[0])}; "
             f"give its class as a number in a column {name}_idx."

@@ -26,7 +26,7 @@ from graphcircuits.engine.losses import LOSSES, OF_CLASSES, position_losses, wid
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
-from graphcircuits.task.problems import is_integer, pair_problems
+from graphcircuits.task.problems import first_few, is_integer, pair_problems
 from graphcircuits.task.text import PromptTable, text_table
 
 LossFunction = Callable[[Tensor, "Pairs"], Tensor]
@@ -95,8 +95,7 @@ class Pairs:
             if whole and values is not None and values.ndim == 1:
                 spread = values[:, None].expand(-1, self.clean.shape[-1])
                 object.__setattr__(self, name, spread)
-        problems = pair_problems(self)
-        if problems:
+        if problems := pair_problems(self):
             raise ValueError("; ".join(problems) + ".")
 
     def __repr__(self) -> str:
@@ -114,14 +113,9 @@ class Pairs:
         return given if isinstance(given, str) else str(getattr(given, "__name__", "own"))
 
     def _repr_html_(self) -> str:
-        classes = None if self.loss_name not in ("cross-entropy", "logit-diff") else self.targets
-        return pairs_html(
-            {"case": self.case, "loss": self._loss_word, "device": self.clean.device},
-            self.clean,
-            self.corrupted,
-            self.scored,
-            classes,
-        )
+        classes = self.targets if self.loss_name in OF_CLASSES else None
+        about = {"case": self.case, "loss": self._loss_word, "device": self.clean.device}
+        return pairs_html(about, self.clean, self.corrupted, self.scored, classes)
 
     def __len__(self) -> int:
         return self.clean.shape[0]
@@ -402,11 +396,9 @@ class Pairs:
 def check_losses(clean: Float[Tensor, " batch"], corrupted: Float[Tensor, " batch"]) -> None:
     """Refuse losses that are not finite, or that corruption leaves as they are."""
     for name, losses in (("clean", clean), ("corrupted", corrupted)):
-        bad = (~losses.isfinite()).nonzero().flatten().tolist()
-        if bad:
-            prompts = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        if bad := (~losses.isfinite()).nonzero().flatten().tolist():
             raise ValueError(
-                f"the loss must be finite, but on {name} prompts {prompts} it is "
+                f"the loss must be finite, but on {name} prompts {first_few(bad)} it is "
                 f"{losses[bad[0]].item()}; look at the subject's logits and the targets there."
             )
     if torch.equal(clean, corrupted):

@@ -44,7 +44,9 @@ def pair_problems(pairs: "Pairs") -> list[str]:
         )
     elif not scored.any(-1).all():
         empty = (~scored.any(-1)).nonzero().flatten().tolist()
-        problems.append(f"every prompt needs a scored position, prompts {_first(empty)} have none")
+        problems.append(
+            f"every prompt needs a scored position, prompts {first_few(empty)} have none"
+        )
     devices = {str(values.device) for values in pairs._tensors().values()}
     if len(devices) > 1:
         problems.append(f"all tensors must be on one device, got {', '.join(sorted(devices))}")
@@ -89,7 +91,7 @@ def _target_problems(pairs: "Pairs") -> list[str]:
         elif not targets.isfinite().all():
             broken = (~targets.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
             problems.append(
-                f"targets must be finite, prompts {_first(broken)} hold NaN or infinity"
+                f"targets must be finite, prompts {first_few(broken)} hold NaN or infinity"
             )
         elif pairs.loss_name == "kl" and not targets.shape[-1]:
             problems.append("targets of kl must be distributions over at least one class, got none")
@@ -105,5 +107,6 @@ def is_integer(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
-def _first(items: list[int]) -> str:
+def first_few(items: list[int]) -> str:
+    """The first five, and whether there are more."""
     return ", ".join(map(str, items[:5])) + (", ..." if len(items) > 5 else "")

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from graphcircuits.subject.codec import BOS, PAD, Codec
+from graphcircuits.io.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -94,12 +94,7 @@ class StoredPrompts:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredPrompts):
             return NotImplemented
-        names = ("clean", "corrupted", "answers")
-        return all(getattr(self, name) == getattr(other, name) for name in names) and all(
-            torch.equal(one, two)
-            for name in ("patterns", "patterns_corrupted")
-            for one, two in zip(getattr(self, name), getattr(other, name), strict=True)
-        )
+        return content_hash(self) == content_hash(other)
 
 
 def _listed(values: Sequence[object]) -> str:
@@ -153,8 +148,10 @@ def _texts(subject: Transformer, tokens: Int[Tensor, " pos"]) -> list[str]:
 def _token(subject: Transformer, token: int) -> str:
     if subject.tokenizer is not None:
         return _cut(_written(subject.tokenizer, token), _LONGEST_TOKEN)
-    if subject.codec is not None:
-        return _cut(_symbol(subject.codec, token), _LONGEST_TOKEN)
+    if (codec := subject.codec) is not None:
+        # In the order of their ids.
+        symbols = ("BOS", "PAD", *codec.vocab, *codec.tasks)
+        return _cut(str(symbols[token]), _LONGEST_TOKEN)
     return str(token)
 
 
@@ -172,11 +169,6 @@ def _written(tokenizer: Any, token: int) -> str:
         return piece or str(token)
     # Tokenizers of SentencePiece drop the space in front of a text.
     return f" {text}" if piece.startswith("\u2581") and not text.startswith(" ") else text
-
-
-def _symbol(codec: Codec, token: int) -> str:
-    names = {BOS: "BOS", PAD: "PAD"}
-    return names.get(token) or str((*codec.vocab, *codec.tasks)[token - len(names)])
 
 
 def _answer(subject: Transformer, pair: Pairs) -> str | None:

@@ -201,12 +201,9 @@ def following(tokenizer: Any, prompt: str, answer: str, *, chat: bool = False) -
 def lacks_space(tokenizer: Any, prompt: Any, answer: Any) -> bool:
     """Whether the answer is a word that would begin with a space behind this prompt, which the
     tokenizer makes another token: "Mary" behind "gave a drink to"."""
-    words = isinstance(answer, str) and isinstance(prompt, str)
-    if (
-        not words
-        or not answer[:1].isalpha()
-        or not (prompt[-1:].isalnum() or prompt[-1:] in ",;:?")
-    ):
+    if not (isinstance(answer, str) and isinstance(prompt, str) and answer[:1].isalpha()):
+        return False
+    if not (prompt[-1:].isalnum() or prompt[-1:] in ",;:?"):
         return False
     spaced = following(tokenizer, prompt, " " + answer)
     if spaced is None or len(spaced) != 1:
@@ -285,10 +282,10 @@ def _knows_special_tokens(tokenizer: Any) -> bool:
 
 def _given_id(tokenizer: Any, answer: Any, name: str) -> int:
     try:
-        id = None if isinstance(answer, bool) or int(answer) != answer else int(answer)
+        id = int(answer)
     except (ValueError, TypeError, OverflowError):
         id = None
-    if id is None:
+    if id is None or id != answer or isinstance(answer, bool):
         raise ValueError(f"the {name} answer must be a word or a token id, got {quoted(answer)}.")
     size = _size(tokenizer)
     if id < 0 or (size is not None and id >= size):

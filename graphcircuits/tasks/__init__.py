@@ -31,7 +31,7 @@ from graphcircuits.tasks.grammar import agreement, capitalize, past_tense, plura
 from graphcircuits.tasks.knowledge import antonyms, capitals, hypernyms, languages
 from graphcircuits.tasks.numbers import arithmetic, greater_than, successor
 from graphcircuits.tasks.people import binding, ioi, pronouns, reflexives
-from graphcircuits.tasks.task import Task, TextPair, listed
+from graphcircuits.tasks.task import Task, TextPair
 
 __all__ = [
     "Task",
@@ -69,7 +69,7 @@ __all__ = [
     "verbs",
 ]
 
-_ORDER = listed("""
+_ORDER = str.split("""
 ioi greater_than agreement induction capitals pronouns docstring arithmetic successor antonyms
 hypernyms languages plurals past_tense capitalize reflexives binding colored_objects acronyms
 brackets quotes nesting keywords attributes keyword_arguments comprehensions identifiers verbs types

@@ -16,20 +16,13 @@ as what it is exchanged for.
 
 from random import Random
 
-from graphcircuits.tasks.task import GAO, TextPair, WholeWords, listed, task
+from graphcircuits.tasks.task import GAO, WORDS, TextPair, WholeWords, task
 
-_NAMES = (
-    listed("size name file path user text time data node mode date line page item word root"),
-    listed("color point value level index state group image table query count width label title"),
-)
-"""Of four letters, and of five."""
-_FUNCTIONS = listed("load save read find send make check parse merge write update create")
 _BRACKETS = (("[", "]"), ("(", ")"), ("{", "}"))
 _AFTER = ({"from": " import", "with": " as", "elif": ":"}, {"for": " in", "def": "("})
 """What stands behind a name, by the keyword in front of it: those of four letters, and of three."""
 _NUMBERS = (("it", "we"), ("this", "they"))
 _VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
-_LINKS = listed("if when where because that and but so")
 _DEFAULTS = (
     {"int": " 0", "str": ' "'},
     {"bool": " False", "dict": " None"},
@@ -40,7 +33,7 @@ _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 def _names(rng: Random, count: int) -> list[str]:
     """Names of one length."""
-    return rng.sample(rng.choice(_NAMES), count)
+    return rng.sample(WORDS[rng.choice(("names_of_4", "names_of_5"))], count)
 
 
 @task(GAO)
@@ -48,7 +41,7 @@ def nesting(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The bracket that closes a list behind a pair of others; corrupted: opened by one of those."""
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     values, first, second = _names(rng, 3)
-    inner = {"(": f"{rng.choice(_FUNCTIONS)}({first})", "[": f"{first}[0]", "{": f"{{{first}}}"}
+    inner = {"(": f"{rng.choice(WORDS['calls'])}({first})", "[": f"{first}[0]", "{": f"{{{first}}}"}
     clean, corrupted = (f"{values} = {outer}{inner[other]}, {second}" for outer in (opening, other))
     return TextPair(clean, corrupted, closing, wrong)
 
@@ -77,7 +70,7 @@ def attributes(vocabulary: WholeWords, rng: Random) -> TextPair:
 def keyword_arguments(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The name that an argument is named after; corrupted: an argument of another name."""
     first, asked, other = _names(rng, 3)
-    start = f"{rng.choice(_FUNCTIONS)}({first}={first}, "
+    start = f"{rng.choice(WORDS['calls'])}({first}={first}, "
     return vocabulary.parting(f"{start}{asked}=", f"{start}{other}=", asked, other)
 
 
@@ -85,7 +78,7 @@ def keyword_arguments(vocabulary: WholeWords, rng: Random) -> TextPair:
 def comprehensions(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The variable that a comprehension uses; corrupted: it uses another."""
     values, asked, other = _names(rng, 3)
-    start = f"{values} = [{rng.choice(_FUNCTIONS)}("
+    start = f"{values} = [{rng.choice(WORDS['calls'])}("
     return vocabulary.parting(
         f"{start}{asked}) for", f"{start}{other}) for", f" {asked}", f" {other}"
     )
@@ -109,7 +102,7 @@ def verbs(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The verb agrees in number with the pronoun before it; corrupted: a pronoun of the other
     number."""
     (name,), (one, many) = _names(rng, 1), rng.choice(_NUMBERS)
-    start = f"# {rng.choice(_FUNCTIONS)} the {name} {rng.choice(_LINKS)} "
+    start = f"# {rng.choice(WORDS['calls'])} the {name} {rng.choice(WORDS['links'])} "
     singular, plural = rng.choice(_VERBS)
     if rng.random() < 0.5:
         one, many, singular, plural = many, one, plural, singular
@@ -121,7 +114,7 @@ def types(vocabulary: WholeWords, rng: Random) -> TextPair:
     """A default value of the type that is written before it; corrupted: another type."""
     table = rng.choice(_DEFAULTS)
     first, second = rng.sample(sorted(table), 2)
-    start = f"def {rng.choice(_FUNCTIONS)}({_names(rng, 1)[0]}: "
+    start = f"def {rng.choice(WORDS['calls'])}({_names(rng, 1)[0]}: "
     return vocabulary.parting(
         f"{start}{first} =", f"{start}{second} =", table[first], table[second]
     )

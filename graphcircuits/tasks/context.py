@@ -10,36 +10,11 @@ quotes           name = "Mary                            ", not '       " -> '
 
 from random import Random
 
-from graphcircuits.tasks.task import (
-    COLORS,
-    GAO,
-    MEN,
-    NOUNS,
-    PLACES,
-    THINGS,
-    WOMEN,
-    TextPair,
-    WholeWords,
-    listed,
-    task,
-)
+from graphcircuits.tasks.task import GAO, WORDS, TextPair, WholeWords, task
 
-_ARGUMENTS = listed("""
-size name file path user text time data list node color point value level index mode date line
-page state group image table query count length width height label title
-""")
-_FUNCTIONS = listed("load save read write find send build check parse merge update create")
-_FIRST = listed("""
-Global National International European American Central United World Royal Federal
-""")
-_SECOND = listed("Health Trade Space Water Energy Music Science Sport Food Labor")
-_LAST = listed("""
-Office Union Agency Board Council Department Fund Group House Institute League Network Program
-Society Team
-""")
+_NOUNS, _THINGS, _COLORS = WORDS["nouns"], WORDS["things"], WORDS["colors"]
+_ACRONYM = [WORDS[f"{place}_of_acronym"] for place in ("first", "second", "last")]
 _BRACKETS = (("[", "]"), ("(", ")"), ("{", "}"))
-_LISTS = listed("values items names words sizes options results keys fields parts")
-_STRINGS = listed("name title label text word message user city")
 
 
 @task(
@@ -48,7 +23,7 @@ _STRINGS = listed("name title label text word message user city")
 )
 def induction(vocabulary: WholeWords, rng: Random) -> TextPair:
     """What followed a word the last time; corrupted: another word in its first place."""
-    words = vocabulary.words("nouns", NOUNS + THINGS + COLORS + PLACES, 16)
+    words = vocabulary.words("nouns", _NOUNS + _THINGS + _COLORS + WORDS["places"], 16)
     length = rng.randrange(6, 11)
     *sequence, other = rng.sample(words, length + 1)
     at = rng.randrange(length - 1)
@@ -69,10 +44,10 @@ def induction(vocabulary: WholeWords, rng: Random) -> TextPair:
 def docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The next argument of a function in its docstring; corrupted: another name in the
     definition."""
-    names = vocabulary.words("names of arguments", _ARGUMENTS, 6)
+    names = vocabulary.words("names of arguments", WORDS["arguments"], 6)
     first, second, third, fourth, other = rng.sample(names, 5)
-    function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
-    notes = rng.sample(NOUNS, 4)
+    function = f"{rng.choice(WORDS['functions'])}_{rng.choice(_NOUNS)}"
+    notes = rng.sample(_NOUNS, 4)
     clean, corrupted = (
         f"def {function}(self, {first}, {second}, {asked}, {fourth}):\n"
         f'    """{notes[0]} {notes[1]}\n\n'
@@ -87,8 +62,8 @@ def docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
 @task("Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks (arXiv:2310.08744)")
 def colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The color of one of three things; corrupted: asks for another."""
-    colors = rng.sample(vocabulary.words("colors", COLORS), 3)
-    things = rng.sample(vocabulary.words("things", THINGS), 3)
+    colors = rng.sample(vocabulary.words("colors", _COLORS), 3)
+    things = rng.sample(vocabulary.words("things", _THINGS), 3)
     story = " ".join(f"The {x} is {color}." for x, color in zip(things, colors, strict=True))
     asked, other = rng.sample(range(3), 2)
     return TextPair(
@@ -102,8 +77,9 @@ def colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
 @task("García-Carrasco et al. 2024, How does GPT-2 Predict Acronyms? (arXiv:2405.04156)")
 def acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The last letter of an acronym, after an example; corrupted: another last word."""
-    shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
-    first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
+    shown = [rng.choice(words) for words in _ACRONYM]
+    firsts, seconds, lasts = _ACRONYM
+    first, second, last, other = rng.choice(firsts), rng.choice(seconds), *rng.sample(lasts, 2)
     start = f"{' '.join(shown)}: {' '.join(word[0] for word in shown)}\n{first} {second}"
     end = f": {first[0]} {second[0]}"
     return TextPair(f"{start} {last}{end}", f"{start} {other}{end}", f" {last[0]}", f" {other[0]}")
@@ -113,8 +89,8 @@ def acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
 def brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The bracket that closes a list; corrupted: opened by another one."""
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
-    items = ", ".join(rng.sample(NOUNS + COLORS, rng.choice((3, 4))))
-    name = rng.choice(_LISTS)
+    items = ", ".join(rng.sample(_NOUNS + _COLORS, rng.choice((3, 4))))
+    name = rng.choice(WORDS["lists"])
     return TextPair(f"{name} = {opening}{items}", f"{name} = {other}{items}", closing, wrong)
 
 
@@ -122,5 +98,6 @@ def brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
 def quotes(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The quotation mark that closes a text; corrupted: opened by the other one."""
     mark, other = rng.sample("\"'", 2)
-    name, text = rng.choice(_STRINGS), rng.choice(WOMEN + MEN + NOUNS + PLACES)
+    name = rng.choice(WORDS["strings"])
+    text = rng.choice(WORDS["women"] + WORDS["men"] + _NOUNS + WORDS["places"])
     return TextPair(f"{name} = {mark}{text}", f"{name} = {other}{text}", mark, other)

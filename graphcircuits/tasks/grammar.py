@@ -8,27 +8,17 @@ capitalize  dog: Dog, tree: Tree, bird:                            Bird         
 
 from random import Random
 
-from graphcircuits.tasks.task import NOUNS, PLACES, TextPair, WholeWords, paired, task
+from graphcircuits.tasks.task import PAIRS, TEXTS, WORDS, TextPair, WholeWords, task
 
 _VERBS = ((" are", " is"), (" were", " was"), (" have", " has"))
-_BESIDE = ("near", "behind", "next to", "across from", "in front of")
-
-_TENSES = paired("""
-go went,see saw,take took,make made,give gave,find found,come came,know knew,think thought,
-say said,tell told,get got,feel felt,leave left,keep kept,begin began,write wrote,stand stood,
-hear heard,meet met,run ran,speak spoke,lead led,grow grew,lose lost,fall fell,send sent,
-build built,spend spent,win won,buy bought,eat ate,drive drove,break broke,choose chose,
-walk walked,call called,ask asked,work worked,play played,move moved,help helped,start started,
-look looked,use used,want wanted,turn turned,talk talked,open opened,stop stopped
-""")
 
 
 @task("Linzen et al. 2016 (arXiv:1611.01368); Finlayson et al. 2021 (arXiv:2106.06087)")
 def agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The verb agrees in number with its subject, not with the noun beside it; corrupted: the
     subject in the other number."""
-    noun = rng.choice(NOUNS)
-    rest = f" {rng.choice(_BESIDE)} the {rng.choice(PLACES)}"
+    noun = rng.choice(WORDS["nouns"])
+    rest = f" {rng.choice(TEXTS['beside'])} the {rng.choice(WORDS['places'])}"
     forms = [f"The {noun}s{rest}", f"The {noun}{rest}"]
     many, one = rng.choice(_VERBS)
     if rng.random() < 0.5:
@@ -39,7 +29,7 @@ def agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
 @task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def plurals(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The plural of a noun, after an example; corrupted: another noun."""
-    nouns = [x[:-1] for x in vocabulary.words("plurals", [f"{noun}s" for noun in NOUNS])]
+    nouns = [x[:-1] for x in vocabulary.words("plurals", [f"{noun}s" for noun in WORDS["nouns"]])]
     shown, noun, other = rng.sample(nouns, 3)
     start = f"one {shown}, two {shown}s; one"
     return TextPair(f"{start} {noun}, two", f"{start} {other}, two", f" {noun}s", f" {other}s")
@@ -48,7 +38,7 @@ def plurals(vocabulary: WholeWords, rng: Random) -> TextPair:
 @task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The past tense of a verb, after an example; corrupted: another verb."""
-    verbs = vocabulary.pairs("past tenses", _TENSES)
+    verbs = vocabulary.pairs("past tenses", PAIRS["tenses"])
     shown, verb, other = rng.sample(verbs, 3)
     start = "Today they {}, yesterday they {}. Today they".format(*shown)
     return TextPair(
@@ -62,7 +52,7 @@ def past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
 @task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def capitalize(vocabulary: WholeWords, rng: Random) -> TextPair:
     """A word with a capital letter, after two examples; corrupted: another word."""
-    titles = [word.title() for word in NOUNS + PLACES]
+    titles = [word.title() for word in WORDS["nouns"] + WORDS["places"]]
     words = rng.sample(vocabulary.words("capitalized nouns", titles, 4), 4)
     first, second, noun, other = (word.lower() for word in words)
     start = "".join(f"{word}: {word.title()}, " for word in (first, second))

@@ -11,12 +11,8 @@ one below.
 
 from random import Random
 
-from graphcircuits.tasks.task import TextPair, TooFewWords, WholeWords, listed, task
+from graphcircuits.tasks.task import WORDS, TextPair, TooFewWords, WholeWords, task
 
-_LASTING = listed("""
-war siege drought project trial journey voyage reign conflict campaign revolt crisis strike
-rebellion expedition dispute contract program
-""")
 _YEARS = {
     2: [(century, f"{year:02}") for century in range(11, 18) for year in range(2, 100, 3)],
     1: [(century, f"{decade}") for century in range(11, 18) for decade in range(10)],
@@ -25,12 +21,7 @@ _YEARS = {
 enough, and sooner looked at."""
 
 _SEQUENCES = {
-    "days": listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday"),
-    "months": listed("""
-January February March April May June July August September October November December
-"""),
-    "numbers": listed("one two three four five six seven eight nine ten eleven twelve"),
-    "ordinals": listed("first second third fourth fifth sixth seventh eighth ninth tenth"),
+    **{kind: WORDS[kind] for kind in ("days", "months", "numbers", "ordinals")},
     "letters": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
 }
 
@@ -60,7 +51,7 @@ def greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     ends = endings[century]
     i = rng.randrange(1, len(ends) - 1)
     year = ends[i] if len(ends[i]) == 2 else f"{ends[i]}{rng.randrange(10)}"
-    start = f"The {rng.choice(_LASTING)} lasted from the year {century}"
+    start = f"The {rng.choice(WORDS['lasting'])} lasted from the year {century}"
     end = f" to the year {century}"
     return TextPair(
         f"{start}{year}{end}", f"{start}01{end}", rng.choice(ends[i + 1 :]), rng.choice(ends[:i])

@@ -8,36 +8,17 @@ binding     Mary has the key. John has the map. The key belongs to     asks for 
 
 from random import Random
 
-from graphcircuits.tasks.task import MEN, PLACES, THINGS, WOMEN, TextPair, WholeWords, task
-
-_GIVING = (
-    "When {a} and {b} went to the {place}, {s} gave a {thing} to",
-    "After {a} and {b} met at the {place}, {s} handed a {thing} to",
-    "While {a} and {b} were working at the {place}, {s} offered a {thing} to",
-    "Then {a} and {b} had a long talk at the {place}. In the end {s} gave a {thing} to",
-)
-
-_PRAISE = (
-    "{name} is a really good friend, isn't",
-    "{name} is a great cook, isn't",
-    "So {name} is a very careful driver, isn't",
-    "I think that {name} is a wonderful teacher, isn't",
-    "{name} was very tired last night, wasn't",
-    "{name} is coming to the party, isn't",
-)
-
-_SAYING = ("said", "thought", "knew", "believed", "explained")
-_DOING = ("blamed", "praised", "hurt", "defended", "saw", "described", "introduced")
+from graphcircuits.tasks.task import TEXTS, WORDS, TextPair, WholeWords, task
 
 
 def _names(vocabulary: WholeWords) -> list[str]:
-    return vocabulary.words("names", WOMEN + MEN)
+    return vocabulary.words("names", WORDS["women"] + WORDS["men"])
 
 
 def _by_gender(vocabulary: WholeWords, rng: Random) -> tuple[list[str], list[str], bool]:
     """Names of one gender and of the other, and whether the first are women's."""
-    women = vocabulary.words("names of women", WOMEN, 2)
-    men = vocabulary.words("names of men", MEN, 2)
+    women = vocabulary.words("names of women", WORDS["women"], 2)
+    men = vocabulary.words("names of men", WORDS["men"], 2)
     female = rng.random() < 0.5
     return (women, men, True) if female else (men, women, False)
 
@@ -48,11 +29,11 @@ def ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
     name gives."""
     indirect, subject, third = rng.sample(_names(vocabulary), 3)
     first, second = rng.sample([indirect, subject], 2)
-    words = {"a": first, "b": second, "place": rng.choice(PLACES), "thing": rng.choice(THINGS)}
-    template = rng.choice(_GIVING)
+    drawn = {kind: rng.choice(WORDS[f"{kind}s"]) for kind in ("place", "thing")}
+    template = rng.choice(TEXTS["giving"])
     return TextPair(
-        template.format(s=subject, **words),
-        template.format(s=third, **words),
+        template.format(a=first, b=second, s=subject, **drawn),
+        template.format(a=first, b=second, s=third, **drawn),
         f" {indirect}",
         f" {subject}",
     )
@@ -65,7 +46,7 @@ def ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
 def pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
     """The pronoun that goes with a name; corrupted: a name of the other gender."""
     same, other, female = _by_gender(vocabulary, rng)
-    template = rng.choice(_PRAISE)
+    template = rng.choice(TEXTS["praise"])
     return TextPair(
         template.format(name=rng.choice(same)),
         template.format(name=rng.choice(other)),
@@ -78,8 +59,8 @@ def reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
     """A reflexive agrees with the nearer name, not with the first; corrupted: both names of one
     gender."""
     same, other, female = _by_gender(vocabulary, rng)
-    start = f"{rng.choice(other)} {rng.choice(_SAYING)} that"
-    deed = rng.choice(_DOING)
+    start = f"{rng.choice(other)} {rng.choice(WORDS['saying'])} that"
+    deed = rng.choice(WORDS["doing"])
     return TextPair(
         f"{start} {rng.choice(same)} {deed}",
         f"{start} {rng.choice(other)} {deed}",
@@ -93,7 +74,7 @@ def reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
 def binding(vocabulary: WholeWords, rng: Random) -> TextPair:
     """Which of two persons has the thing; corrupted: asks for the other thing."""
     names = rng.sample(_names(vocabulary), 2)
-    things = rng.sample(vocabulary.words("things", THINGS), 2)
+    things = rng.sample(vocabulary.words("things", WORDS["things"]), 2)
     story = " ".join(f"{name} has the {x}." for name, x in zip(names, things, strict=True))
     asked = rng.randrange(2)
     return TextPair(

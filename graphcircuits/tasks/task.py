@@ -15,9 +15,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+from graphcircuits.io.files import read_toml
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.text import NoSpaceInFront, check_tokenizer, following, prompt_ids
 
@@ -29,6 +31,18 @@ LEAST = 4
 
 ANCHOR = "The"
 """The text behind which words are tried: some tokenizers treat the beginning of a text apart."""
+
+_FILE = read_toml(Path(__file__).with_name("words.toml"))
+WORDS, KINDS, MASSES = (
+    {name: text.split() for name, text in _FILE[table].items()}
+    for table in ("words", "kinds", "masses")
+)
+PAIRS = {
+    name: [(first, second) for first, second in map(str.split, text.split(","))]
+    for name, text in _FILE["pairs"].items()
+}
+TEXTS: dict[str, list[str]] = _FILE["texts"]
+"""What prompts are made of: `words.toml` says what is what."""
 
 GAO = "Gao et al. 2025, Weight-sparse transformers have interpretable circuits (arXiv:2511.13653)"
 Item = TypeVar("Item")
@@ -210,43 +224,3 @@ def task(reference: str) -> Callable[[Callable[[WholeWords, Random], TextPair]],
         return Task(write.__name__.replace("_", "-"), description, reference, write)
 
     return make
-
-
-# --- words that several tasks draw from: common ones, one token to most tokenizers ---------------
-
-
-def listed(text: str) -> list[str]:
-    """The words of a text."""
-    return text.split()
-
-
-def paired(text: str) -> list[tuple[str, str]]:
-    """`a b,c d` as pairs of words."""
-    pairs = [pair.split() for pair in text.split(",")]
-    return [(first, second) for first, second in pairs]
-
-
-WOMEN = listed("""
-Mary Anna Sarah Laura Emma Alice Jane Kate Lisa Susan Helen Julia Maria Rachel Linda Karen Nancy
-Amy Emily Jennifer Jessica Michelle Elizabeth Margaret Barbara Rebecca Victoria Diana Sophie Lucy
-""")
-MEN = listed("""
-John James Robert Michael David William Richard Thomas Charles Daniel Matthew Mark Paul Steven
-Andrew George Kevin Brian Edward Peter Jack Henry Adam Simon Tom Bob Frank Scott Eric Patrick
-""")
-PLACES = listed("""
-store park school market beach library station garden house hospital church restaurant museum
-hotel airport farm bank office kitchen theater
-""")
-# Things to hold, all with "a" before them.
-THINGS = listed("""
-drink book ring ball key letter gift card basket bottle hat map phone pen watch coin cup box lamp
-bag knife camera ticket
-""")
-# Nouns whose plural adds an s.
-NOUNS = listed("""
-dog cat boy girl car tree house river doctor teacher student king bird horse table chair door
-window friend brother sister author worker lawyer player singer writer driver farmer actor soldier
-guard leader officer judge customer artist engineer pilot manager guest neighbor visitor
-""")
-COLORS = listed("red blue green yellow black white brown purple pink gray")

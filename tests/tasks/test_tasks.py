@@ -10,7 +10,7 @@ import pytest
 
 from graphcircuits import tasks
 from graphcircuits.tasks import TextPair
-from graphcircuits.tasks.task import MEN, NOUNS, WOMEN, Task, WholeWords
+from graphcircuits.tasks.task import WORDS, Task, WholeWords
 from tests import text
 from tests.tiers import some
 
@@ -19,7 +19,7 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
     "double-digits": text.double_digits,
     "bos-first": text.bos_first,
 }
-NAMES = "|".join(WOMEN + MEN)
+NAMES = "|".join(WORDS["women"] + WORDS["men"])
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def followed(prompt: str) -> str:
 
 
 def gender(prompt: str) -> str:
-    return "she" if re.findall(rf"\b({NAMES})\b", prompt)[-1] in WOMEN else "he"
+    return "she" if re.findall(rf"\b({NAMES})\b", prompt)[-1] in WORDS["women"] else "he"
 
 
 def next_argument(prompt: str) -> str:
@@ -190,7 +190,7 @@ def test_verbs_agree_with_their_subject(tokenizers: dict[str, Any]) -> None:
     for pair in tasks.agreement.texts(tokenizers["single-digits"], 20):
         assert forms.get(pair.correct, "one") == verb(pair.clean) != verb(pair.corrupted)
         assert forms.get(pair.incorrect, "one") == verb(pair.corrupted)
-        assert pair.clean.split()[1].removesuffix("s") in NOUNS
+        assert pair.clean.split()[1].removesuffix("s") in WORDS["nouns"]
 
 
 @pytest.mark.slow

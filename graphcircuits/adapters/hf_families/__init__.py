@@ -113,17 +113,17 @@ def only(family: str, config: Any, **allowed: tuple[Any, ...]) -> None:
 
 # Rotary positions
 
-KINDS = ("default", "linear", "llama3")
-"""Their kinds of scaling that a subject has."""
+_FACTORS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+"""Their kinds of scaling that a subject has, with parameters that it calls as they do."""
+_ORIGINAL = "original_max_position_embeddings"
+"""The last parameter of llama3's."""
 _PARAMETERS = {
-    "rope_type",
-    "type",
-    "rope_theta",
-    "partial_rotary_factor",
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor"),
+    *(*_FACTORS["llama3"], _ORIGINAL),
 }
 _BY_LAYER = ("full_attention", "sliding_attention")
 
@@ -181,30 +181,23 @@ def _kind(rope: dict[str, Any]) -> str:
 
 def _known(rope: dict[str, Any]) -> dict[str, Any]:
     kind = _kind(rope)
-    if kind not in KINDS:
+    if kind not in _FACTORS:
         raise ValueError(
-            f"cannot convert rotary positions of type {kind!r}; known ones: {', '.join(KINDS)}."
+            f"cannot convert rotary positions of type {kind!r}; known ones: {', '.join(_FACTORS)}."
         )
-    other = {name for name, value in rope.items() if value is not None} - _PARAMETERS
-    if other:
+    if other := {name for name, value in rope.items() if value is not None} - _PARAMETERS:
         listed = ", ".join(sorted(other))
         raise ValueError(f"cannot convert rotary positions of type {kind!r} with {listed}.")
     return rope
 
 
 def _scaling_in(rope: dict[str, Any], n_ctx: int) -> RotaryScaling | None:
-    match _kind(rope):
-        case "linear":
-            return RotaryScaling(kind="linear", factor=rope["factor"])
-        case "llama3":
-            return RotaryScaling(
-                kind="llama3",
-                factor=rope["factor"],
-                low_freq_factor=rope["low_freq_factor"],
-                high_freq_factor=rope["high_freq_factor"],
-                original_n_ctx=rope.get("original_max_position_embeddings") or n_ctx,
-            )
-    return None
+    if (kind := _kind(rope)) == "default":
+        return None
+    settings: dict[str, Any] = {"kind": kind} | {name: rope[name] for name in _FACTORS[kind]}
+    if kind == "llama3":
+        settings["original_n_ctx"] = rope.get(_ORIGINAL) or n_ctx
+    return RotaryScaling(**settings)
 
 
 def rotary_out(config: TransformerConfig, *, by_layer: bool = False) -> dict[str, Any]:
@@ -228,12 +221,6 @@ def rotary_out(config: TransformerConfig, *, by_layer: bool = False) -> dict[str
 def _scaling_out(scaling: RotaryScaling | None) -> dict[str, Any]:
     if scaling is None:
         return {}
-    if scaling.kind == "linear":
-        return {"rope_type": "linear", "factor": scaling.factor}
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_n_ctx,
-    }
+    factors = {name: getattr(scaling, name) for name in _FACTORS[scaling.kind]}
+    original = {_ORIGINAL: scaling.original_n_ctx} if scaling.kind == "llama3" else {}
+    return {"rope_type": scaling.kind, **factors, **original}

@@ -20,6 +20,15 @@ from graphcircuits.adapters.hf_families import (
 from graphcircuits.adapters.rows import from_rows, layer_shapes, to_rows
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
+
+def _names(*parts: str) -> dict[str, str]:
+    """Our weights of a layer -> theirs, but those of queries, keys and values, by its parts."""
+    weights = ("attn_norm_w", "W_O", "mlp_norm_w", "W_in", "W_out")
+    biases = ("attn_norm_b", "b_O", "mlp_norm_b", "b_in", "b_out")
+    names = {ours: f"{part}.weight" for ours, part in zip(weights, parts, strict=True)}
+    return names | {ours: f"{part}.bias" for ours, part in zip(biases, parts, strict=True)}
+
+
 # GPT-2: matrices multiply from the right, q, k and v side by side
 
 _GPT2_FIELDS = {
@@ -29,18 +38,7 @@ _GPT2_FIELDS = {
     "n_ctx": "n_positions",
     "norm_eps": "layer_norm_epsilon",
 }
-_GPT2_NAMES = {
-    "attn_norm_w": "ln_1.weight",
-    "attn_norm_b": "ln_1.bias",
-    "W_O": "attn.c_proj.weight",
-    "b_O": "attn.c_proj.bias",
-    "mlp_norm_w": "ln_2.weight",
-    "mlp_norm_b": "ln_2.bias",
-    "W_in": "mlp.c_fc.weight",
-    "b_in": "mlp.c_fc.bias",
-    "W_out": "mlp.c_proj.weight",
-    "b_out": "mlp.c_proj.bias",
-}
+_GPT2_NAMES = _names("ln_1", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
 
 
 def _gpt2_config_in(config: Any) -> dict[str, Any]:
@@ -86,18 +84,10 @@ def _gpt2_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
 # GPT-NeoX: matrices multiply from the left, q, k and v side by side within each head
 
 _NEOX_FIELDS = SIZES | {"norm_eps": "layer_norm_eps", "parallel": "use_parallel_residual"}
-_NEOX_NAMES = {
-    "attn_norm_w": "input_layernorm.weight",
-    "attn_norm_b": "input_layernorm.bias",
-    "W_O": "attention.dense.weight",
-    "b_O": "attention.dense.bias",
-    "mlp_norm_w": "post_attention_layernorm.weight",
-    "mlp_norm_b": "post_attention_layernorm.bias",
-    "W_in": "mlp.dense_h_to_4h.weight",
-    "b_in": "mlp.dense_h_to_4h.bias",
-    "W_out": "mlp.dense_4h_to_h.weight",
-    "b_out": "mlp.dense_4h_to_h.bias",
-}
+_NEOX_NAMES = _names(
+    *("input_layernorm", "attention.dense", "post_attention_layernorm"),
+    *("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+)
 
 
 def _neox_config_in(config: Any) -> dict[str, Any]:

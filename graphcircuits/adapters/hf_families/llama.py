@@ -88,17 +88,15 @@ def _config_in(kin: Kin, config: Any) -> dict[str, Any]:
     }
     if windows is None:
         fields.pop("window_rotary_base", None)
-    return fields | (_scales_in(config, d_head) if kin.scaled else {})
-
-
-def _scales_in(config: Any, d_head: int) -> dict[str, Any]:
-    scalar = config.query_pre_attn_scalar
-    return {
-        "embedding_scale": config.hidden_size**0.5,
-        "attention_scale": None if scalar == d_head else scalar**-0.5,
-        "score_cap": config.attn_logit_softcapping,
-        "logit_cap": config.final_logit_softcapping,
-    }
+    if kin.scaled:
+        scalar = config.query_pre_attn_scalar
+        fields |= {
+            "embedding_scale": config.hidden_size**0.5,
+            "attention_scale": None if scalar == d_head else scalar**-0.5,
+            "score_cap": config.attn_logit_softcapping,
+            "logit_cap": config.final_logit_softcapping,
+        }
+    return fields
 
 
 def _windows_in(kin: Kin, config: Any) -> tuple[int | None, ...] | None:
