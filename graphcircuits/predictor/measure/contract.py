@@ -13,7 +13,6 @@ No more is held than these sums and the products of some readers, whatever the n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -137,16 +136,16 @@ def _store(
 Writers = Float[Tensor, "writer product context d_model"]
 
 
-def _loss(pairs: Pairs, logits: Float[Tensor, "run column d_vocab_out"]) -> Tensor:
-    """One per step of a run and prompt."""
-    return pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
-
-
 def _runs(
     subject: Transformer, pairs: Pairs, share: float
 ) -> tuple[Pass, Writers, Float[Tensor, "2 batch"]]:
     """The run with gradients, what writers change and write, clean and corrupted losses."""
-    size, columns, loss = len(pairs), pairs.columns, partial(_loss, pairs)
+    size, columns = len(pairs), pairs.columns
+
+    def loss(logits: Float[Tensor, "run column d_vocab_out"]) -> Tensor:
+        """One per step of a run and prompt."""
+        return pairs.loss_at_columns(logits.unflatten(0, (-1, size)))
+
     clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
     if share < 1:
         with torch.no_grad():
