@@ -28,6 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
+from graphcircuits.predictor.paper.dirgnn import EXPANSION
 from graphcircuits.predictor.paper.transform import Neighbourhoods, NodeStates
 
 Attention = Literal["softmax", "factorized"]
@@ -313,9 +314,10 @@ class PredecessorAttention(nn.Module):
         heads: int,
         *,
         attention: Attention,
-        random_features: int,
+        random_features: int = 32,
         generator: torch.Generator,
     ) -> None:
+        """`random_features` is how many the factorized attention has per head."""
         super().__init__()
         self.heads = heads
         self.queries, self.keys, self.values, self.output = (
@@ -363,22 +365,12 @@ class Dagformer(nn.Module):
         heads: int,
         *,
         attention: Attention = "softmax",
-        random_features: int = 32,
-        expansion: int = 2,
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`random_features` is how many the factorized attention has per head; `expansion` is the
-        hidden width of the feed-forward network in multiples of `width`; `dropout` acts on what
-        each branch adds. Without a generator the seed is 0."""
+        """`dropout` acts on what each branch adds. Without a generator the seed is 0."""
         super().__init__()
-        check_sizes(
-            width=width,
-            layers=layers,
-            heads=heads,
-            random_features=random_features,
-            expansion=expansion,
-        )
+        check_sizes(width=width, layers=layers, heads=heads)
         if width % heads:
             raise ValueError(f"heads must divide width={width}, got {heads}.")
         if attention not in ("softmax", "factorized"):
@@ -387,14 +379,8 @@ class Dagformer(nn.Module):
         self.attentions = nn.ModuleList()
         self.feed_forwards = nn.ModuleList()
         for _ in range(layers):
-            mixer = PredecessorAttention(
-                width,
-                heads,
-                attention=attention,
-                random_features=random_features,
-                generator=generator,
-            )
-            feed = feed_forward(width, expansion, generator)
+            mixer = PredecessorAttention(width, heads, attention=attention, generator=generator)
+            feed = feed_forward(width, EXPANSION, generator)
             self.attentions.append(Branch(width, mixer, dropout))
             self.feed_forwards.append(Branch(width, feed, dropout))
 
