@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
@@ -87,7 +87,13 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
     return Fleet(
         config=config,
         members=tuple(members),
-        attends=torch.stack([_attends(member, pos) for member in members]),
+        attends=torch.stack(
+            # Keys within the context, and not after the query where attention is causal.
+            [
+                (pos < member.n_ctx) & ((pos <= pos[:, None]) | (not member.causal))
+                for member in members
+            ]
+        ),
         scale=torch.tensor([member.score_scale for member in members], dtype=torch.float64),
         outputs=torch.stack([outputs < member.d_vocab_out for member in members]),
         turns=None
@@ -136,12 +142,6 @@ def _architecture(member: TransformerConfig) -> dict[str, object]:
         shared |= {name: getattr(member, name) for name in ROTARY}
         shared["rotary_dim"] = member.rotary_size
     return shared
-
-
-def _attends(member: TransformerConfig, pos: Int[Tensor, " pos"]) -> Bool[Tensor, "query key"]:
-    """Keys within the context, and not after the query where attention is causal."""
-    within = (pos < member.n_ctx)[None, :].expand(len(pos), -1)
-    return within & (pos[None, :] <= pos[:, None]) if member.causal else within
 
 
 def _centre(

@@ -25,7 +25,7 @@ from torch import Tensor
 from graphcircuits.fleets.batch import Errors, FleetData, component_names, gather
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form, stack
-from graphcircuits.fleets.forward import forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.forward import Patch, forward, forward_cut, writers
 from graphcircuits.fleets.recipes import check_fleet
 from graphcircuits.subject.transformer import Transformer
 
@@ -189,7 +189,7 @@ def _exchanged(
         _, donor = forward(fleet, weights, _at(data.tokens, donors).flatten(1, 2))
         components = torch.zeros(data.inside.shape[2], dtype=torch.bool, device=base.device)
         components[component] = True
-        patch = patch_of(fleet, donor, components.expand(len(base), rows[0].numel(), -1))
+        patch = Patch(donor, components.expand(len(base), rows[0].numel(), -1))
         logits, _ = forward(fleet, weights, _at(data.tokens, rows).flatten(1, 2), patch)
         swapped, scored = (x[:, :, component, pairs] for x in (data.swapped, data.scored))
         targets = torch.where(inside, swapped, _at(data.targets, rows))
