@@ -146,15 +146,6 @@ class Mixed:
 # With subjects that are run
 
 
-def _key(example: Example) -> object:
-    """What examples of a group share: architecture and number of prompts; or the graph, where no
-    subject is run."""
-    if example.item is None:
-        return id(example.reading.structure)
-    subject, pairs = example.item
-    return (architecture(subject), len(pairs))
-
-
 @dataclass(frozen=True, eq=False)
 class ExampleGroup:
     """Examples of one architecture, on the device that they are used on."""
@@ -259,10 +250,14 @@ def _stacked(examples: Sequence[Example]) -> Reading:
 def grouped(
     examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
 ) -> list[ExampleGroup]:
-    """Examples by the architecture of their subjects, or by graph where they are not run."""
+    """Examples by the architecture of their subjects and the number of prompts, or by graph where
+    they are not run."""
     by_key: dict[object, list[Example]] = {}
-    for example in examples:
-        by_key.setdefault(_key(example), []).append(example)
+    for x in examples:
+        key: object = id(x.reading.structure)
+        if x.item is not None:
+            key = (architecture(x.item[0]), len(x.item[1]))
+        by_key.setdefault(key, []).append(x)
     return [ExampleGroup.of(some, config, device) for some in by_key.values()]
 
 

@@ -31,7 +31,7 @@ from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.sources import Source
+from graphcircuits.training.sources import FRESH, Source
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of sources that were read, and how many there are."""
@@ -39,8 +39,6 @@ ReadProgress = Callable[[int, int], None]
 TARGETS, READINGS = "predictor-targets", "predictor-readings"
 REVISION = 2
 """Raise it when the numbers that are read of a case change: files of readings are then not used."""
-FRESH = 10_000
-"""The seed of prompts that circuits are judged on; those that are read have seeds from 0."""
 SMALLEST_GAP = 1e-3
 """Of the loss, between clean and corrupted prompts, below which there is nothing to judge."""
 JOB = 8
@@ -103,7 +101,10 @@ def read(
         folder: Where readings stay for the next time; invariants only.
         progress: Hears of every source.
     """
-    times = [_views(source, config) if views is None else views for source in sources]
+    times = [
+        views or (config.views if source.labelled else config.unlabelled_views)
+        for source in sources
+    ]
     shared = _InCommon(config)
     path = None
     if folder is not None and config.predictor.aligner == "invariant":
@@ -129,10 +130,6 @@ def read(
         else:
             examples += result
     return ReadExamples(examples, left_out)
-
-
-def _views(source: Source, config: TrainConfig) -> int:
-    return config.views if source.labelled else config.unlabelled_views
 
 
 class _InCommon:
@@ -333,12 +330,10 @@ def _load(path: Path, sources: Sequence[Source], shared: _InCommon) -> dict[int,
             number, _, rest = name.partition(".")
             by_number.setdefault(number, {})[rest] = tensor
         words = artifact.meta["sources"]
-        results: dict[int, Result] = {}
+        results: dict[int, Result] = {number: words[str(number)] for number in range(len(sources))}
         for number, source in enumerate(sources):
-            result = words[str(number)]
-            if not isinstance(result, str):
-                result = _unpacked(source, by_number[str(number)], result, shared)
-            results[number] = result
+            if not isinstance(about := words[str(number)], str):
+                results[number] = _unpacked(source, by_number[str(number)], about, shared)
         return results
 
 
