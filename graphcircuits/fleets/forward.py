@@ -93,7 +93,7 @@ def writers(
     outputs = [_embed(weights, tokens)[..., None, :]]
     by_layer = zip(activations.heads, activations.mlps, strict=True)
     for number, (z, hidden) in enumerate(by_layer):
-        outputs.append(_heads_out(z, weights["W_O"][:, number]))
+        outputs.append(torch.einsum("srphe,shed->srphd", z, weights["W_O"][:, number]))
         outputs.append(_linear(hidden, weights["W_out"][:, number])[..., None, :])
     return torch.cat(outputs, dim=-2)
 
@@ -132,7 +132,8 @@ def forward_cut(
         vectors = torch.einsum("srpnd,sdne->srpne", read(at_heads), into).flatten(-2)
         if layer.into_bias is not None:
             vectors = vectors + layer.into_bias[:, None, None]
-        heads = _heads_out(_attend(fleet, tables, vectors), layer.W_O)
+        z = _attend(fleet, tables, vectors)
+        heads = torch.einsum("srphe,shed->srphd", z, layer.W_O)
         differences = _with_new(differences, heads, donor)
         hidden = _hidden(fleet, layer, read(at_mlp)[..., 0, :])
         differences = _with_new(differences, _linear(hidden, layer.W_out)[..., None, :], donor)
@@ -315,13 +316,6 @@ def _attend(
     scores = q @ k.transpose(-1, -2) + tables.unseen
     z = scores.softmax(-1) @ v
     return z.unflatten(3, (-1, pos)).flatten(2, 3).transpose(2, 3)
-
-
-def _heads_out(
-    z: Float[Tensor, "subject row pos head d_head"],
-    W_O: Float[Tensor, "subject head d_head d_model"],
-) -> Float[Tensor, "subject row pos head d_model"]:
-    return torch.einsum("srphe,shed->srphd", z, W_O)
 
 
 def _hidden(

@@ -134,6 +134,8 @@ def _store(
 
 
 Writers = Float[Tensor, "writer product context d_model"]
+Gradients = Float[Tensor, "reader context d_model"]
+Products = Float[Tensor, "context writer product reader"]
 
 
 def _runs(
@@ -191,9 +193,7 @@ def _shrunk(run: Pass) -> Pass:
     return replace(run, gradients=tuple(shrunk(gradient) for gradient in run.gradients))
 
 
-def _some_readers(
-    gradients: Float[Tensor, "reader context d_model"], n_writers: int
-) -> Iterator[slice]:
+def _some_readers(gradients: Gradients, n_writers: int) -> Iterator[slice]:
     """Readers whose products fit in a buffer."""
     n_readers, contexts, _ = gradients.shape
     buffer = GPU_BUFFER if gradients.is_cuda else 2 * CPU_BUFFER
@@ -202,26 +202,20 @@ def _some_readers(
         yield slice(first, min(first + size, n_readers))
 
 
-def _products(
-    writers: Writers, gradients: Float[Tensor, "reader context d_model"]
-) -> Float[Tensor, "context writer product reader"]:
+def _products(writers: Writers, gradients: Gradients) -> Products:
     """All products at all contexts. Writers come first: so the multiplication is fastest."""
     products = torch.bmm(writers.flatten(0, 1).transpose(0, 1), gradients.permute(1, 2, 0))
     return products.unflatten(1, writers.shape[:2])
 
 
-def _over_contexts(
-    products: Float[Tensor, "context writer product reader"],
-) -> Float[Tensor, "writer product_and_1 reader"]:
+def _over_contexts(products: Products) -> Float[Tensor, "writer product_and_1 reader"]:
     """Sums of absolute values. The products are overwritten."""
     # An addition is several times faster than a sum over an axis of two.
     corrupted = (products[:, :, CHANGE] + products[:, :, CLEAN]).abs_().sum(0)
     return torch.cat([products.abs_().sum(0), corrupted[:, None]], dim=1)
 
 
-def _over_pairs(
-    products: Float[Tensor, "context writer product reader"], n_pairs: int
-) -> Float[Tensor, "writer product reader"]:
+def _over_pairs(products: Products, n_pairs: int) -> Float[Tensor, "writer product reader"]:
     """Absolute values of the sums over a pair's positions, counted once for every position."""
     by_pair = products.unflatten(0, (n_pairs, -1))
     return by_pair.sum(1).abs_().sum(0) * by_pair.shape[1]

@@ -32,6 +32,10 @@ from graphcircuits.predictor.paper.dirgnn import EXPANSION
 from graphcircuits.predictor.paper.transform import Neighbourhoods, NodeStates
 
 Attention = Literal["softmax", "factorized"]
+Heads = Float[Tensor, "context head node d_head"]
+"""Queries, keys or values of every head at nodes."""
+Projection = Float[Tensor, "*_ random d_head"]
+"""The vectors of random features, of all contexts or of each."""
 
 FLOOR = 1e-6
 """Added to every random feature, so that no denominator is zero. Small, because it draws attention
@@ -44,12 +48,7 @@ BLOCK = 64
 """Nodes of the complete DAG that are compared pair by pair; further apart, sums stand for them."""
 
 
-def softmax_attention(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    n: Neighbourhoods,
-) -> Float[Tensor, "context head node d_head"]:
+def softmax_attention(q: Heads, k: Heads, v: Heads, n: Neighbourhoods) -> Heads:
     """Softmax over the predecessors of each node, exactly zero where it has none."""
     n.check(q)
     order = _alone(n)
@@ -64,12 +63,8 @@ def softmax_attention(
 
 
 def factorized_attention(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    n: Neighbourhoods,
-    projection: Float[Tensor, "*context random d_head"],
-) -> Float[Tensor, "context head node d_head"]:
+    q: Heads, k: Heads, v: Heads, n: Neighbourhoods, projection: Projection
+) -> Heads:
     """Random-feature attention over predecessors, exactly zero where a node has none.
 
     All contexts share one projection, or each has its own."""
@@ -85,9 +80,7 @@ def factorized_attention(
     return _along(q, k, v, order, prefixes)
 
 
-def _beside(
-    projection: Float[Tensor, "*context random d_head"], axes: int
-) -> Float[Tensor, "*_ random d_head"]:
+def _beside(projection: Projection, axes: int) -> Projection:
     """The projection in the shape that multiplies states of so many axes, the context first."""
     if projection.ndim == 2:
         return projection
@@ -95,13 +88,8 @@ def _beside(
 
 
 def _over_tiles(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    n: Neighbourhoods,
-    block: Callable[[Tensor, Tensor, Tensor], Tensor],
-    per_node: int,
-) -> Float[Tensor, "context head node d_head"]:
+    q: Heads, k: Heads, v: Heads, n: Neighbourhoods, block: Callable[..., Tensor], per_node: int
+) -> Heads:
     """`block` on predecessor sets of one shape at a time: [context head group node d_head]."""
     shapes = []
     for tile in n.tiles:
@@ -134,12 +122,8 @@ def _alone(n: Neighbourhoods) -> Tensor | None:
 
 
 def _along(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    order: Tensor,
-    prefixes: Callable[[Tensor, Tensor, Tensor], list[Tensor]],
-) -> Float[Tensor, "context head node d_head"]:
+    q: Heads, k: Heads, v: Heads, order: Tensor, prefixes: Callable[..., list[Tensor]]
+) -> Heads:
     """`prefixes` on nodes in order. Without the first query and the last key, the query at any
     position sees the keys up to and including that position."""
     q, k, v = (x.index_select(2, order) for x in (q, k, v))
@@ -163,11 +147,7 @@ def _softmax_block(
     return torch.cat([attend(part, k, v) for part in q.split(rows, 2)], dim=2).unflatten(1, groups)
 
 
-def _softmax_prefixes(
-    q: Float[Tensor, "context head pos d_head"],
-    k: Float[Tensor, "context head pos d_head"],
-    v: Float[Tensor, "context head pos d_head"],
-) -> list[Tensor]:
+def _softmax_prefixes(q: Heads, k: Heads, v: Heads) -> list[Tensor]:
     """A slice of the queries at a time, so that their scores and their mask stay bounded."""
     rows = max(1, SCORES // (k.shape[0] * k.shape[1] * k.shape[2]))
     outputs, end = [], 0
@@ -181,13 +161,13 @@ def _softmax_prefixes(
 
 
 def _exponents(
-    x: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "*_ random d_head"]
+    x: Float[Tensor, "*batch d_head"], projection: Projection
 ) -> Float[Tensor, "*batch random"]:
     return x @ projection.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
 
 
 def _query_features(
-    q: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "*_ random d_head"]
+    q: Float[Tensor, "*batch d_head"], projection: Projection
 ) -> Float[Tensor, "*batch random"]:
     exponents = _exponents(q, projection)
     return (exponents - exponents.amax(-1, keepdim=True).detach()).exp() + FLOOR
@@ -197,7 +177,7 @@ def _factorized_block(
     q: Float[Tensor, "context head group reader d_head"],
     k: Float[Tensor, "context head group member d_head"],
     v: Float[Tensor, "context head group member d_head"],
-    projection: Float[Tensor, "*_ random d_head"],
+    projection: Projection,
 ) -> Float[Tensor, "context head group reader d_head"]:
     exponents = _exponents(k, projection)
     keys = (exponents - exponents.amax((-2, -1), keepdim=True).detach()).exp() + FLOOR
@@ -206,12 +186,7 @@ def _factorized_block(
     return (queries @ weighted) / (queries @ total)
 
 
-def _factorized_prefixes(
-    q: Float[Tensor, "context head pos d_head"],
-    k: Float[Tensor, "context head pos d_head"],
-    v: Float[Tensor, "context head pos d_head"],
-    projection: Float[Tensor, "*_ random d_head"],
-) -> list[Tensor]:
+def _factorized_prefixes(q: Heads, k: Heads, v: Heads, projection: Projection) -> list[Tensor]:
     """Running sums, a range of positions at a time.
 
     The keys up to a position are normalized by their maximum, `running`. A range is computed
