@@ -90,16 +90,11 @@ def read(
     folder: str | Path | None = None,
     progress: ReadProgress | None = None,
 ) -> ReadExamples:
-    """Readings of all sources, in their order.
+    """Readings of all sources, in their order, by the runner; `progress` hears of every source.
 
-    Args:
-        sources: What is read.
-        config: The settings; they say how often, unless `views` does.
-        views: How often each is read, with other prompts.
-        judged: Whether examples can also be run, on prompts that were not read.
-        runner: Who reads.
-        folder: Where readings stay for the next time; invariants only.
-        progress: Hears of every source.
+    `views` is how often each is read, with other prompts; the settings say it where it is None.
+    `judged` says whether examples can also be run, on prompts that were not read. Readings stay in
+    the folder for the next time; invariants only.
     """
     times = [
         views or (config.views if source.labelled else config.unlabelled_views)
@@ -121,15 +116,9 @@ def read(
                 progress(len(results), len(sources))
         if path is not None:
             _save(path, results)
-    examples: list[Example] = []
-    left_out: dict[str, str] = {}
-    for number, source in enumerate(sources):
-        result = results[number]
-        if isinstance(result, str):
-            left_out[source.id] = result
-        else:
-            examples += result
-    return ReadExamples(examples, left_out)
+    in_order = [(source, results[number]) for number, source in enumerate(sources)]
+    examples = [x for _, result in in_order if not isinstance(result, str) for x in result]
+    return ReadExamples(examples, {x.id: why for x, why in in_order if isinstance(why, str)})
 
 
 class _InCommon:
