@@ -56,7 +56,9 @@ class DirectedGraphConv(nn.Module):
 
     def forward(self, h: NodeStates, n: "Neighbourhoods | Piece") -> NodeStates:
         if isinstance(n, Piece):
-            return n.add_messages(self.root(h))
+            states = self.root(h)
+            states += n.before.index_select(0, n.reading)
+            return states.add_(n.after.index_select(0, n.run))
         before, after = self.messages(*n.sums(h), n.degrees)
         return self.root(h) + before + after
 
@@ -81,11 +83,6 @@ class Piece:
     run: Int[Tensor, " node"]
     before: Float[Tensor, "group width"]
     after: Float[Tensor, "run width"]
-
-    def add_messages(self, h: Float[Tensor, "node width"]) -> Float[Tensor, "node width"]:
-        """The states with what each node hears added to them, in place."""
-        h += self.before.index_select(0, self.reading)
-        return h.add_(self.after.index_select(0, self.run))
 
 
 class _ActivatedConv(DirectedGraphConv):
