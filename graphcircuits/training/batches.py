@@ -66,15 +66,7 @@ class Batch:
             total = total + config.label_weight * labels_loss(scores, self.labels, self.weights)
         if config.faithfulness_weight:
             assert self.stack is not None
-            loss = faithfulness_loss(
-                scores,
-                self.stack,
-                masks=config.masks,
-                temperature=config.temperature,
-                noise=config.noise,
-                rows=config.rows,
-                generator=noise,
-            )
+            loss = faithfulness_loss(scores, self.stack, config, noise)
             total = total + self.share * config.faithfulness_weight * loss
         if config.distill_weight:
             assert self.targets is not None

@@ -127,13 +127,9 @@ def with_facts(
 ) -> Ensemble:
     """The ensemble with all that its training and what was held out say of it.
 
-    Args:
-        ensemble: The predictor.
-        examples: What it learned from.
-        held_out: What it did not; each with a source.
-        figures: What it reaches on these, by case (`validation.validate`).
-        config: The settings of the training.
-        device: Where searches that it is compared with run.
+    It learned from `examples`, and not from those that were held out, each of which has a source.
+    On these it reaches `figures`, by case (`validation.validate`); the device is where searches
+    that it is compared with run.
     """
     if ensemble.config.aligner == "invariant":
         drawn = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
