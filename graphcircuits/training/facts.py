@@ -102,11 +102,10 @@ def mean_figures(cases: Sequence[HeldOut]) -> Figures:
     results: Figures = {}
     for kind in dict.fromkeys(case.kind for case in cases):
         some = [x.figures for x in cases if x.kind == kind and x.figures]
-        names = dict.fromkeys(name for figures in some for name in figures)
-        if not names:
+        if not some:
             continue
         results[kind] = {}
-        for name in names:
+        for name in dict.fromkeys(name for figures in some for name in figures):
             there = [figures[name] for figures in some if name in figures]
             results[kind][name] = {x: mean(own[x] for own in there) for x in there[0]}
         results[kind]["subjects"] = {"count": float(len(some))}
