@@ -28,7 +28,7 @@ from graphcircuits.engine.passes import (
     outputs,
     with_gradients,
 )
-from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.graph import Block
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -88,7 +88,10 @@ def contract(subject: Transformer, pairs: Pairs, names: Sequence[str], share: fl
     norms = torch.linalg.vector_norm(writers, dim=-1)
     edges = writers.new_empty(len(names), graph.n_edges)
     received = []
-    for blocks, gradients in zip(_by_layer(graph), layer_gradients(run), strict=True):
+    # Of each layer heads and MLP, and last `logits`.
+    *in_layers, last = graph.stream_blocks
+    layers = [*zip(in_layers[::2], in_layers[1::2], strict=True), (last,)]
+    for blocks, gradients in zip(layers, layer_gradients(run), strict=True):
         # Readers of a layer see about the same writers; what is multiplied in vain is let be.
         seen = blocks[-1].n_writers
         gradients = gradients.to(writers.dtype).flatten(1, 2)
@@ -107,13 +110,6 @@ def contract(subject: Transformer, pairs: Pairs, names: Sequence[str], share: fl
             _store(torch.stack(chosen), edges, blocks, rows)
     written = norms[:, :OWN].sum(-1).T.flip(0).contiguous()
     return Sums(edges, written, torch.cat(received), losses)
-
-
-def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
-    """The blocks of each layer, heads and MLP, and last that of `logits`."""
-    blocks = graph.stream_blocks
-    yield from zip(blocks[:-1:2], blocks[1::2], strict=True)
-    yield blocks[-1:]
 
 
 def _store(

@@ -225,12 +225,10 @@ class TabpfnAligner(nn.Module):
         chunk = max(1, self.memory_limit // (numbers * values.element_size()))
         roles = torch.full((component,), role, device=values.device)
         rows = values.reshape(-1, component, width).transpose(0, 1).split(chunk, dim=1)
-        if recompute:
-            # Nothing in it is drawn at random: the global generator is left alone.
-            again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            aligned = [again(self.summaries, row, identifiers, roles) for row in rows]
-        else:
-            aligned = [self.summaries(row, identifiers, roles) for row in rows]
+        # Nothing in it is drawn at random: the global generator is left alone.
+        again = partial(checkpoint, self.summaries, use_reentrant=False, preserve_rng_state=False)
+        align = again if recompute else self.summaries
+        aligned = [align(row, identifiers, roles) for row in rows]
         return torch.cat(aligned, dim=1).transpose(0, 1).reshape(*values.shape[:-1], self.d_align)
 
     def summaries(
@@ -311,13 +309,11 @@ class _Graph:
 
     def incidence_nodes(self, features: Features) -> Float[Tensor, "context node width"]:
         runs = zip((features.clean, features.corrupted, features.gradient), FEATURES, strict=False)
-        components = torch.cat(
-            [
-                torch.cat([self._writers(vectors, role), self._readers(vectors, role)], dim=1)
-                for vectors, role in runs
-            ],
-            dim=-1,
-        )
+        by_role = [
+            torch.cat([self._writers(vectors, role), self._readers(vectors, role)], dim=1)
+            for vectors, role in runs
+        ]
+        components = torch.cat(by_role, dim=-1)
         # Each kind of node lacks the other's half.
         half = components.shape[-1]
         edges = self._edges(features)

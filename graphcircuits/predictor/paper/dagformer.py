@@ -23,7 +23,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -306,11 +305,7 @@ class PredecessorAttention(nn.Module):
 
     def forward(self, h: NodeStates, n: Neighbourhoods) -> NodeStates:
         q, k, v = (
-            rearrange(
-                part(h).reshape(-1, *h.shape[-2:]),
-                "context node (head d) -> context head node d",
-                head=self.heads,
-            )
+            part(h).reshape(-1, *h.shape[-2:]).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.queries, self.keys, self.values)
         )
         if self.projection is None:
@@ -319,8 +314,7 @@ class PredecessorAttention(nn.Module):
             # Exponentials of random features need single precision.
             q, k, v = (x.to(self.projection.dtype) for x in (q, k, v))
             mixed = factorized_attention(q, k, v, n, self._projections(len(q))).to(h.dtype)
-        mixed = rearrange(mixed, "context head node d -> context node (head d)")
-        return self.output(mixed.reshape(h.shape))
+        return self.output(mixed.transpose(1, 2).reshape(h.shape))
 
     def _projections(self, contexts: int) -> Float[Tensor, "*context random d_head"]:
         """One for all contexts, or where several networks are stacked that of each context."""

@@ -74,12 +74,6 @@ class Endpoints:
             reader_rank=torch.arange(graph.n_readers),
         )
 
-    @cached_property
-    def last_read(self) -> Int[Tensor, " writer"]:
-        """The rank of the last reader that feeds each writer; -1 where none does."""
-        last = torch.full((self.n_writers,), -1)
-        return last.scatter_reduce(0, self.fed, self.reader_rank[self.feeding], "amax")
-
 
 @dataclass(frozen=True, eq=False)
 class Tile:
@@ -323,7 +317,10 @@ def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " nod
     if transformation == "line":
         return edges.argsort(stable=True)
     readers = (rank * 3 + 1) * step
-    writers = (ends.last_read * 3 + 2) * step + ends.writer_rank
+    # A writer follows the last reader that feeds it, if any.
+    last = torch.full_like(ends.writer_rank, -1)
+    last = last.scatter_reduce(0, ends.fed, rank[ends.feeding], "amax")
+    writers = (last * 3 + 2) * step + ends.writer_rank
     return torch.cat([writers, readers, edges]).argsort(stable=True)
 
 
