@@ -49,8 +49,7 @@ BLOCK = 64
 
 def softmax_attention(q: Heads, k: Heads, v: Heads, n: Neighbourhoods) -> Heads:
     """Softmax over the predecessors of each node, exactly zero where it has none."""
-    n.check(q)
-    order = _alone(n)
+    order = _order(n, q)
     if order is None:
         return _over_tiles(q, k, v, n, _softmax_block, q.shape[-1])
     if n.n_nodes > SOFTMAX_NODES:
@@ -67,11 +66,10 @@ def factorized_attention(
     """Random-feature attention over predecessors, exactly zero where a node has none.
 
     All contexts share one projection, or each has its own."""
-    n.check(q)
+    order = _order(n, q)
     # Half of 1 / sqrt(d) to each side.
     scale = q.shape[-1] ** -0.25
     q, k = q * scale, k * scale
-    order = _alone(n)
     if order is None:
         block = partial(_factorized_block, projection=_beside(projection, 5))
         return _over_tiles(q, k, v, n, block, projection.shape[-2])
@@ -111,8 +109,9 @@ def _over_tiles(
     return torch.cat(parts, dim=2).index_select(2, n.tiled_row)
 
 
-def _alone(n: Neighbourhoods) -> Tensor | None:
+def _order(n: Neighbourhoods, q: Heads) -> Tensor | None:
     """The order of one complete DAG; attention along several side by side would mix them."""
+    n.check(q)
     if n.lengths:
         raise ValueError(
             f"attention over the complete DAG takes one case at a time, got {len(n.lengths)}."

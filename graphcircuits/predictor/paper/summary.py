@@ -63,7 +63,11 @@ def summarize(
     # Of every coordinate: score without the value, covariance with w, variance.
     d = aligner.d_align
     columns = [(u @ c).mT, (w.unsqueeze(-2) @ c).mT / d, c.mT @ c / d]
-    table = _times(identifiers, torch.cat(columns, dim=-1), stack)
+    if stack:
+        table = torch.bmm(identifiers.flatten(1, -2), torch.cat(columns, dim=-1))
+        table = table.unflatten(1, identifiers.shape[1:-1])
+    else:
+        table = identifiers @ torch.cat(columns, dim=-1)
     a = table[..., :heads] + by_role((u @ r.mT).mT).unsqueeze(-2)
     wa = table[..., heads] + by_role((r @ w.unsqueeze(-1)) / d)
     cross = table[..., heads + 1 :] + by_role(2 * (r @ c) / d).unsqueeze(-2)
@@ -93,7 +97,8 @@ def summarize(
         (weights * like).sum(-1, keepdim=True),
         on_summary,
     ]
-    linear = torch.cat([maps @ c.unsqueeze(-3), _column(maps, w), _column(maps, s)], dim=-1).mT
+    mapped = [maps @ c.unsqueeze(-3), *(maps @ x[..., None, :, None] for x in (w, s))]
+    linear = torch.cat(mapped, dim=-1).mT
     attended = torch.cat(read, dim=-1) @ fit(linear, like)
     roles = (maps.unsqueeze(-4) @ r[..., None, :, None]).squeeze(-1)
     attended = attended + weights.sum(-1, keepdim=True) * by_role(roles).unsqueeze(-2)
@@ -105,19 +110,3 @@ def summarize(
 
 def _centered(x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
     return x - x.mean(-1, keepdim=True)
-
-
-def _column(
-    maps: Float[Tensor, "*run head size width"], x: Float[Tensor, "*run width"]
-) -> Float[Tensor, "*run head size 1"]:
-    return maps @ x[..., None, :, None]
-
-
-def _times(
-    x: Float[Tensor, "*lead vector coordinate identifier"],
-    matrix: Float[Tensor, "*run identifier column"],
-    stack: bool,
-) -> Float[Tensor, "*lead vector coordinate column"]:
-    if not stack:
-        return x @ matrix
-    return torch.bmm(x.flatten(1, -2), matrix).unflatten(1, x.shape[1:-1])

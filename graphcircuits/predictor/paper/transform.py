@@ -114,10 +114,6 @@ class Neighbourhoods:
             return self
         return replace(self, alive=alive, whole=self)
 
-    def heard(self, h: NodeStates) -> NodeStates:
-        """States with those of silent nodes set to zero."""
-        return h if self.alive is None else h * self.alive[..., None]
-
     def to(self, device: torch.device | str) -> "Neighbourhoods":
         held = {each.name: getattr(self, each.name) for each in fields(self)}
         moved = {name: x.to(device) for name, x in held.items() if isinstance(x, Tensor)}
@@ -166,7 +162,8 @@ class Neighbourhoods:
 
     def sums(self, h: NodeStates) -> tuple[Tensor, Tensor]:
         """At every node the sum of `h` over its predecessors, and over its successors."""
-        h = self.heard(h)
+        if self.alive is not None:
+            h = h * self.alive[..., None]
         return sum_over_predecessors(h, self), sum_over_successors(h, self)
 
     @cached_property
