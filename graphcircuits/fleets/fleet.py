@@ -55,10 +55,6 @@ class Fleet:
     def graph(self) -> ComponentGraph:
         return graph_of(self.config)
 
-    @property
-    def device(self) -> torch.device:
-        return self.scale.device
-
     def to(self, device: torch.device) -> "Fleet":
         names = (*BY_SUBJECT, "turns")
         held = {name: x for name in names if (x := getattr(self, name)) is not None}
@@ -66,7 +62,7 @@ class Fleet:
 
     def take(self, indices: Sequence[int]) -> "Fleet":
         """Some of the subjects. The common sizes stay as they are."""
-        chosen = torch.tensor(indices, dtype=torch.int64, device=self.device)
+        chosen = torch.tensor(indices, dtype=torch.int64, device=self.scale.device)
         held = {name: x for name in BY_SUBJECT if (x := getattr(self, name)) is not None}
         indexed = {name: x[chosen] for name, x in held.items()}
         return replace(self, members=tuple(self.members[index] for index in indices), **indexed)

@@ -84,10 +84,6 @@ class AdamW:
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         self.steps = 0
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
     @torch.no_grad()
     def step(self, share: float) -> None:
         """Update all parameters at this share of the full rates."""
@@ -175,7 +171,7 @@ def run_steps(
     losses: list[Tensor] = []
     for step in range(state.step, config.last):
         state.predictor.train()
-        optimizer.zero_grad()
+        state.predictor.zero_grad()
         losses.append(learner.backward(step))
         optimizer.step(rate(step, config))
         if config.average:

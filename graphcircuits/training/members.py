@@ -268,8 +268,8 @@ def train_jobs(
     """
     members: dict[int, TrainedPredictor] = {}
     work, numbered = partial(_train_job, device_share), list(enumerate(jobs))
-    trained = runner.run(work, numbered, resources=resources, retries=retries)
-    for number, step, weights, history in trained:
+    found = runner.run(work, numbered, resources=resources, retries=retries)
+    for number, step, weights, history in found:
         predictor = Predictor(jobs[number][0].config.predictor).eval()
         predictor.load_state_dict({name: torch.from_numpy(x) for name, x in weights.items()})
         members[number] = TrainedPredictor(predictor, history, step)
