@@ -139,13 +139,14 @@ def gather(fleet: Fleet, exchanges: Sequence[Sequence[Exchange]]) -> FleetData:
     inputs, drawn = len(exchanges[0][0].tokens), exchanges[0][0].base.shape[1]
     pos = max(exchange.targets.shape[1] for tasks in exchanges for exchange in tasks)
     every = (subjects, tasks)
+    interchanges = (*every, len(names), drawn)
     data = FleetData(
         tokens=torch.full((*every, inputs, pos + 1), PAD),
         targets=torch.zeros(*every, inputs, pos),
-        base=torch.zeros(*every, len(names), drawn, dtype=torch.int64),
-        source=torch.zeros(*every, len(names), drawn, dtype=torch.int64),
-        swapped=torch.zeros(*every, len(names), drawn, pos),
-        scored=torch.zeros(*every, len(names), drawn, pos, dtype=torch.bool),
+        base=torch.zeros(interchanges, dtype=torch.int64),
+        source=torch.zeros(interchanges, dtype=torch.int64),
+        swapped=torch.zeros(*interchanges, pos),
+        scored=torch.zeros(*interchanges, pos, dtype=torch.bool),
         answers=torch.zeros(*every, pos, dtype=torch.bool),
         inside=torch.zeros(*every, len(names), dtype=torch.bool),
         free=torch.zeros(*every, graph.n_readers, graph.n_writers, dtype=torch.bool),
@@ -182,13 +183,9 @@ def _check_alike(exchanges: Sequence[Sequence[Exchange]]) -> None:
         )
     for s, tasks in enumerate(exchanges):
         # Exchanges that say where they answer need no common length: what is behind is not read.
-        kinds = {
-            (
-                x.targets.shape[1] if x.answers is None else "any number of",
-                "numbers" if x.numerical else "classes",
-            )
-            for x in tasks
-        }
+        lengths = [x.targets.shape[1] if x.answers is None else "any number of" for x in tasks]
+        outputs = ["numbers" if x.numerical else "classes" for x in tasks]
+        kinds = set(zip(lengths, outputs, strict=True))
         if len(kinds) > 1:
             raise ValueError(
                 f"the tasks of subject number {s} need inputs of one length and outputs of one "

@@ -72,9 +72,8 @@ def exchange(
     targets = _targets(tables, clean)
     swapped = np.zeros((len(written), n_interchanges, codes.shape[1]), targets.dtype)
     scored = np.zeros(swapped.shape, dtype=bool)
-    for row, ((base, source), sops) in enumerate(zip(drawn.numpy(), written.values(), strict=True)):
-        if n_interchanges == 0:
-            break
+    asked = zip(drawn.numpy(), written.values(), strict=True) if n_interchanges > 0 else ()
+    for row, ((base, source), sops) in enumerate(asked):
         overrides = {sop: clean.columns[sop][source] for sop in sops}
         trace = _in_batches(tables, codes[base], overrides)
         swapped[row] = _targets(tables, trace)
@@ -95,13 +94,12 @@ def exchange(
 def edges_in(graph: ComponentGraph, edges: Iterable[str]) -> frozenset[str]:
     """Edges between heads of their own, by their names where keys and values are shared."""
     size = graph.n_heads // graph.n_groups
-
-    def group(head: re.Match[str]) -> str:
-        return f"g{int(head[1]) // size}{head[2]}"
-
     if size == 1:
         return frozenset(edges)
-    return frozenset(re.sub(r"h(\d+)(<[kv]>)$", group, edge) for edge in edges)
+    return frozenset(
+        re.sub(r"h(\d+)(<[kv]>)$", lambda head: f"g{int(head[1]) // size}{head[2]}", edge)
+        for edge in edges
+    )
 
 
 def written_variables(tables: Tables, layout: Layout) -> dict[str, list[SOp]]:
@@ -116,14 +114,11 @@ def written_variables(tables: Tables, layout: Layout) -> dict[str, list[SOp]]:
 def _in_batches(
     tables: Tables, codes: np.ndarray, overrides: Mapping[SOp, np.ndarray]
 ) -> ProgramTrace:
-    traces = [
-        run(
-            tables,
-            codes[start : start + BATCH],
-            {sop: column[start : start + BATCH] for sop, column in overrides.items()},
-        )
-        for start in range(0, len(codes), BATCH)
-    ]
+    traces = []
+    for start in range(0, len(codes), BATCH):
+        some = slice(start, start + BATCH)
+        own = {sop: column[some] for sop, column in overrides.items()}
+        traces.append(run(tables, codes[some], own))
     return ProgramTrace(
         {sop: np.concatenate([t.columns[sop] for t in traces]) for sop in traces[0].columns},
         {sop: np.concatenate([t.conflicts[sop] for t in traces]) for sop in traces[0].conflicts},

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
@@ -55,10 +55,6 @@ class Fleet:
     def graph(self) -> ComponentGraph:
         return graph_of(self.config)
 
-    @property
-    def device(self) -> torch.device:
-        return self.scale.device
-
     def to(self, device: torch.device) -> "Fleet":
         names = (*BY_SUBJECT, "turns")
         held = {name: x for name in names if (x := getattr(self, name)) is not None}
@@ -66,7 +62,7 @@ class Fleet:
 
     def take(self, indices: Sequence[int]) -> "Fleet":
         """Some of the subjects. The common sizes stay as they are."""
-        chosen = torch.tensor(indices, dtype=torch.int64, device=self.device)
+        chosen = torch.tensor(indices, dtype=torch.int64, device=self.scale.device)
         held = {name: x for name in BY_SUBJECT if (x := getattr(self, name)) is not None}
         indexed = {name: x[chosen] for name, x in held.items()}
         return replace(self, members=tuple(self.members[index] for index in indices), **indexed)
@@ -87,7 +83,13 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
     return Fleet(
         config=config,
         members=tuple(members),
-        attends=torch.stack([_attends(member, pos) for member in members]),
+        attends=torch.stack(
+            # Keys within the context, and not after the query where attention is causal.
+            [
+                (pos < member.n_ctx) & ((pos <= pos[:, None]) | (not member.causal))
+                for member in members
+            ]
+        ),
         scale=torch.tensor([member.score_scale for member in members], dtype=torch.float64),
         outputs=torch.stack([outputs < member.d_vocab_out for member in members]),
         turns=None
@@ -136,12 +138,6 @@ def _architecture(member: TransformerConfig) -> dict[str, object]:
         shared |= {name: getattr(member, name) for name in ROTARY}
         shared["rotary_dim"] = member.rotary_size
     return shared
-
-
-def _attends(member: TransformerConfig, pos: Int[Tensor, " pos"]) -> Bool[Tensor, "query key"]:
-    """Keys within the context, and not after the query where attention is causal."""
-    within = (pos < member.n_ctx)[None, :].expand(len(pos), -1)
-    return within & (pos[None, :] <= pos[:, None]) if member.causal else within
 
 
 def _centre(

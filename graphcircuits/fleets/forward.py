@@ -45,17 +45,11 @@ class Patch:
     """Activations of another run, and which components of each row take theirs from it."""
 
     donor: Activations
-    heads: Bool[Tensor, "subject row layer head"]
-    mlps: Bool[Tensor, "subject row layer"]
+    components: Bool[Tensor, "subject row component"]
 
-
-def patch_of(
-    fleet: Fleet, donor: Activations, components: Bool[Tensor, "subject row component"]
-) -> Patch:
-    """The components marked take their activations from the donor run."""
-    config = fleet.config
-    by_layer = components.unflatten(-1, (config.n_layers, config.n_heads + 1))
-    return Patch(donor, by_layer[..., :-1], by_layer[..., -1])
+    def of_layer(self, layer: int) -> Bool[Tensor, "subject row 1 component"]:
+        """Which of a layer's heads, and last whether its MLP."""
+        return self.components.chunk(len(self.donor.heads), dim=-1)[layer].unsqueeze(2)
 
 
 def forward(
@@ -79,14 +73,14 @@ def forward(
         unit = _unit(fleet, tables, stream)
         z = _attend(fleet, tables, _linear(unit, layer.into, layer.into_bias))
         if patch is not None:
-            z = torch.where(patch.heads[:, :, None, number, :, None], patch.donor.heads[number], z)
+            chosen = patch.of_layer(number)[..., :-1, None]
+            z = torch.where(chosen, patch.donor.heads[number], z)
         heads.append(z)
         with_heads = stream + drop(_linear(z.flatten(-2), layer.W_O.flatten(1, 2), layer.b_O))
         at_mlp = unit if fleet.config.parallel else _unit(fleet, tables, with_heads)
         hidden = _hidden(fleet, layer, at_mlp)
         if patch is not None:
-            chosen = patch.mlps[:, :, None, number, None]
-            hidden = torch.where(chosen, patch.donor.mlps[number], hidden)
+            hidden = torch.where(patch.of_layer(number)[..., -1:], patch.donor.mlps[number], hidden)
         mlps.append(hidden)
         stream = with_heads + drop(_linear(hidden, layer.W_out, layer.b_out))
     return _unembed(fleet, weights, _unit(fleet, tables, stream)), Activations(heads, mlps)
@@ -99,7 +93,7 @@ def writers(
     outputs = [_embed(weights, tokens)[..., None, :]]
     by_layer = zip(activations.heads, activations.mlps, strict=True)
     for number, (z, hidden) in enumerate(by_layer):
-        outputs.append(_heads_out(z, weights["W_O"][:, number]))
+        outputs.append(torch.einsum("srphe,shed->srphd", z, weights["W_O"][:, number]))
         outputs.append(_linear(hidden, weights["W_out"][:, number])[..., None, :])
     return torch.cat(outputs, dim=-2)
 
@@ -138,7 +132,8 @@ def forward_cut(
         vectors = torch.einsum("srpnd,sdne->srpne", read(at_heads), into).flatten(-2)
         if layer.into_bias is not None:
             vectors = vectors + layer.into_bias[:, None, None]
-        heads = _heads_out(_attend(fleet, tables, vectors), layer.W_O)
+        z = _attend(fleet, tables, vectors)
+        heads = torch.einsum("srphe,shed->srphd", z, layer.W_O)
         differences = _with_new(differences, heads, donor)
         hidden = _hidden(fleet, layer, read(at_mlp)[..., 0, :])
         differences = _with_new(differences, _linear(hidden, layer.W_out)[..., None, :], donor)
@@ -200,17 +195,15 @@ def _layers(fleet: Fleet, weights: Weights) -> Iterator[_StackedLayer]:
         mlp = torch.cat([weights["W_gate"], mlp], dim=-1)
         if mlp_bias is not None:
             mlp_bias = F.pad(mlp_bias, (config.d_mlp, 0))
-    used = {
-        "into": _after_norm(fleet, weights, "attn_norm", into, into_bias),
-        "mlp": _after_norm(fleet, weights, "mlp_norm", mlp, mlp_bias),
-        "O": (weights["W_O"], weights.get("b_O")),
-        "out": (weights["W_out"], weights.get("b_out")),
-    }
+    used: tuple[Tensor | None, ...] = (
+        *_after_norm(fleet, weights, "attn_norm", into, into_bias),
+        *(weights["W_O"], weights.get("b_O")),
+        *_after_norm(fleet, weights, "mlp_norm", mlp, mlp_bias),
+        *(weights["W_out"], weights.get("b_out")),
+    )
     # One unbinding has one gradient, where a slice per layer would have one each of the whole size.
     nothing = (None,) * config.n_layers
-    columns = [nothing if w is None else w.unbind(1) for pair in used.values() for w in pair]
-    into, into_bias, mlp, mlp_bias, W_O, b_O, W_out, b_out = columns
-    return map(_StackedLayer, into, into_bias, W_O, b_O, mlp, mlp_bias, W_out, b_out)
+    return map(_StackedLayer, *(nothing if w is None else w.unbind(1) for w in used))
 
 
 def _after_norm(
@@ -323,13 +316,6 @@ def _attend(
     scores = q @ k.transpose(-1, -2) + tables.unseen
     z = scores.softmax(-1) @ v
     return z.unflatten(3, (-1, pos)).flatten(2, 3).transpose(2, 3)
-
-
-def _heads_out(
-    z: Float[Tensor, "subject row pos head d_head"],
-    W_O: Float[Tensor, "subject head d_head d_model"],
-) -> Float[Tensor, "subject row pos head d_model"]:
-    return torch.einsum("srphe,shed->srphd", z, W_O)
 
 
 def _hidden(

@@ -7,8 +7,6 @@ natural: the task alone, computed wherever the subject learns to. One program tr
 
 from dataclasses import dataclass
 
-FLEETS = ("planted", "public", "natural")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiitConfig:
@@ -65,21 +63,25 @@ class SiitConfig:
         return self.edge_weight > 0
 
 
-def recipe(fleet: str) -> SiitConfig:
-    """The settings that a fleet of this name is trained with."""
-    check_fleet(fleet)
-    if fleet == "planted":
-        return SiitConfig()
-    if fleet == "public":
-        return SiitConfig(edge_weight=0.0)
-    return SiitConfig(
+RECIPES = {
+    "planted": SiitConfig(),
+    "public": SiitConfig(edge_weight=0.0),
+    "natural": SiitConfig(
         steps=3000,
         rows=128,
         interchange_weight=0.0,
         strict_weight=0.0,
         edge_weight=0.0,
         enough_accuracy=0.995,
-    )
+    ),
+}
+FLEETS = tuple(RECIPES)
+
+
+def recipe(fleet: str) -> SiitConfig:
+    """The settings that a fleet of this name is trained with."""
+    check_fleet(fleet)
+    return RECIPES[fleet]
 
 
 def check_fleet(fleet: str) -> None:

@@ -30,7 +30,7 @@ from torch import Tensor
 from graphcircuits.fleets.batch import Errors, FleetData, Rows, draw_rows, gather
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form, stack, unstack
-from graphcircuits.fleets.forward import Drop, forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.forward import Drop, Patch, forward, forward_cut, writers
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.fleets.verify import Shares, check, row_losses
 from graphcircuits.subject.transformer import Transformer
@@ -97,16 +97,13 @@ def train_fleet(
     progress: FleetProgress | None = None,
     deadline: float = math.inf,
     keep: Keep | None = None,
-    *,
-    record: bool = True,
 ) -> list[TrainedSubject]:
     """Train subjects of one architecture side by side, from the weights that they have.
 
     `exchanges` are trained on, `checks` decide when a subject is done; both have a sequence per
-    subject, with the exchange of each of its tasks. The device is the generator's; on a GPU steps
-    are recorded and replayed unless `record` is false. Training stops at `deadline`, a time of
-    `time.monotonic`, with what it has; an interrupt that `progress` raises ends it after `keep` has
-    been called.
+    subject, with the exchange of each of its tasks. The device is the generator's. Training stops
+    at `deadline`, a time of `time.monotonic`, with what it has; an interrupt that `progress` raises
+    ends it after `keep` has been called.
     """
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
@@ -121,7 +118,7 @@ def train_fleet(
     run_step = None
     while alive and step < config.steps and time.monotonic() < deadline:
         if run_step is None:
-            run_step = stepper(fleet, state, data, errors, config, generator, record=record)
+            run_step = stepper(fleet, state, data, errors, config, generator)
         for _ in range(min(config.check_every, config.steps - step)):
             run_step(_lr(config, step))
             step += 1
@@ -183,18 +180,12 @@ def _note_best(
     """
     done = []
     weights = {name: weight.detach().cpu() for name, weight in state.weights.items()}
-    measured = (scores.accuracy, scores.interchange, scores.strict, scores.circuit)
-    for row, (accuracy, interchange, strict, circuit) in enumerate(
-        zip(*(share.amin(1).tolist() for share in measured), strict=True)
-    ):
-        which = alive[row]
-        passed = (
-            accuracy >= config.enough_accuracy
-            and interchange >= config.enough_interchange
-            and strict >= config.enough_strict
-            and circuit >= config.enough_circuit
-        )
-        merit = min(accuracy - 0.02, interchange, strict, circuit)
+    names = ("accuracy", "interchange", "strict", "circuit")
+    enough = [getattr(config, f"enough_{name}") for name in names]
+    measured = torch.stack([getattr(scores, name).amin(1) for name in names], dim=1).tolist()
+    for row, (which, shares) in enumerate(zip(alive, measured, strict=True)):
+        passed = all(share >= least for share, least in zip(shares, enough, strict=True))
+        merit = min(shares[0] - 0.02, *shares[1:])
         if passed or which not in best or merit > best[which].merit:
             trained = unstack(fleet, weights, row)
             subject = Transformer(subjects[which].config, trained, subjects[which].codec)
@@ -230,12 +221,10 @@ def stepper(
         rows = draw_rows(data, errors, config.rows, cut_rows, generator, patched=config.patches)
         update(fleet, state, rows, data.numerical, config, lr, drop)
 
-    make = step
-    if record and generator.device.type == "cuda":
-        make = recorded(step, generator)
-        log.info("steps of %d subjects are recorded as a CUDA graph", len(fleet.members))
-    else:
-        log.info("steps of %d subjects are made one by one", len(fleet.members))
+    record = record and generator.device.type == "cuda"
+    make = recorded(step, generator) if record else step
+    how = "recorded as a CUDA graph" if record else "made one by one"
+    log.info("steps of %d subjects are %s", len(fleet.members), how)
 
     def run(rate: float) -> None:
         lr.fill_(rate)
@@ -314,7 +303,7 @@ def loss_of(
     plain, donor = forward(fleet, weights, rows.donors, drop=drop)
     loss = config.behaviour_weight * losses(plain, rows.targets, rows.scored).mean(1)
     if (patched := rows.patched) is not None:
-        patch = patch_of(fleet, donor, patched.components)
+        patch = Patch(donor, patched.components)
         logits, _ = forward(fleet, weights, patched.tokens, patch, drop=drop)
         exchanged = losses(logits, patched.targets, patched.scored)
         weight = torch.where(patched.strict, config.strict_weight, config.interchange_weight)

@@ -25,7 +25,7 @@ from torch import Tensor
 from graphcircuits.fleets.batch import Errors, FleetData, component_names, gather
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form, stack
-from graphcircuits.fleets.forward import forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.forward import Patch, forward, forward_cut, writers
 from graphcircuits.fleets.recipes import check_fleet
 from graphcircuits.subject.transformer import Transformer
 
@@ -37,17 +37,19 @@ CHUNK = 65536
 CUT_CHUNK = 128
 """Rows per subject with cut edges that are run at once; each reader has a stream of its own."""
 
+Chosen = Int[Tensor, "subject task row"]
+"""Numbers of inputs."""
+Logits = Float[Tensor, "subject row pos_with_bos d_vocab_out"]
+Targets = Float[Tensor, "subject row pos"]
+Scored = Bool[Tensor, "subject row pos"]
+Numerical = Bool[Tensor, " subject"]
 Run = tuple[Tensor, Tensor, Tensor]
 """Logits of some rows, the answers that are right, and whether each position counts."""
 
 
 def are_right(
-    fleet: Fleet,
-    logits: Float[Tensor, "subject row pos_with_bos d_vocab_out"],
-    targets: Float[Tensor, "subject row pos"],
-    numerical: Bool[Tensor, " subject"],
-    tolerance: float,
-) -> Bool[Tensor, "subject row pos"]:
+    fleet: Fleet, logits: Logits, targets: Targets, numerical: Numerical, tolerance: float
+) -> Scored:
     """Whether each answer is the target, or a number near enough."""
     logits = logits[:, :, 1:]
     close = (logits[..., 0] - targets).abs() <= tolerance
@@ -56,11 +58,7 @@ def are_right(
 
 
 def row_losses(
-    fleet: Fleet,
-    logits: Float[Tensor, "subject row pos_with_bos d_vocab_out"],
-    targets: Float[Tensor, "subject row pos"],
-    scored: Bool[Tensor, "subject row pos"],
-    numerical: Bool[Tensor, " subject"],
+    fleet: Fleet, logits: Logits, targets: Targets, scored: Scored, numerical: Numerical
 ) -> Float[Tensor, "subject row"]:
     """Mean over scored positions of the cross-entropy, or of the squared error of numbers."""
     logits = logits[:, :, 1:]
@@ -143,11 +141,7 @@ def check(
 
 @torch.no_grad()
 def answered(
-    fleet: Fleet,
-    weights: Weights,
-    data: FleetData,
-    chosen: Int[Tensor, "subject task row"],
-    tolerance: float,
+    fleet: Fleet, weights: Weights, data: FleetData, chosen: Chosen, tolerance: float
 ) -> tuple[Float[Tensor, "subject task"], Float[Tensor, "subject task"]]:
     """The share of right answers to these inputs, and the mean loss on them."""
     losses = []
@@ -163,9 +157,7 @@ def answered(
     return share, torch.cat(losses, dim=-1).mean(-1)
 
 
-def _plain(
-    fleet: Fleet, weights: Weights, data: FleetData, chosen: Int[Tensor, "subject task row"]
-) -> Iterator[Run]:
+def _plain(fleet: Fleet, weights: Weights, data: FleetData, chosen: Chosen) -> Iterator[Run]:
     """Runs with nothing exchanged."""
     for rows in _chunks(chosen, CHUNK // len(chosen)):
         logits, _ = forward(fleet, weights, _at(data.tokens, rows).flatten(1, 2))
@@ -173,12 +165,7 @@ def _plain(
 
 
 def _exchanged(
-    fleet: Fleet,
-    weights: Weights,
-    data: FleetData,
-    component: int,
-    base: Int[Tensor, "subject task row"],
-    source: Int[Tensor, "subject task row"],
+    fleet: Fleet, weights: Weights, data: FleetData, component: int, base: Chosen, source: Chosen
 ) -> Iterator[Run]:
     """Runs with one component exchanged: the program's answer must follow, or stay."""
     first = 0
@@ -189,7 +176,7 @@ def _exchanged(
         _, donor = forward(fleet, weights, _at(data.tokens, donors).flatten(1, 2))
         components = torch.zeros(data.inside.shape[2], dtype=torch.bool, device=base.device)
         components[component] = True
-        patch = patch_of(fleet, donor, components.expand(len(base), rows[0].numel(), -1))
+        patch = Patch(donor, components.expand(len(base), rows[0].numel(), -1))
         logits, _ = forward(fleet, weights, _at(data.tokens, rows).flatten(1, 2), patch)
         swapped, scored = (x[:, :, component, pairs] for x in (data.swapped, data.scored))
         targets = torch.where(inside, swapped, _at(data.targets, rows))
@@ -197,11 +184,7 @@ def _exchanged(
 
 
 def _circuit_alone(
-    fleet: Fleet,
-    weights: Weights,
-    data: FleetData,
-    base: Int[Tensor, "subject task row"],
-    source: Int[Tensor, "subject task row"],
+    fleet: Fleet, weights: Weights, data: FleetData, base: Chosen, source: Chosen
 ) -> Iterator[Run]:
     """Runs with everything but the complete circuit cut."""
     for rows, others in zip(*(_chunks(x, CUT_CHUNK) for x in (base, source)), strict=True):
@@ -213,20 +196,18 @@ def _circuit_alone(
         yield logits, _at(data.targets, rows), _everywhere(data, rows)
 
 
-def _chunks(chosen: Int[Tensor, "subject task row"], rows: int) -> tuple[Tensor, ...]:
+def _chunks(chosen: Chosen, rows: int) -> tuple[Tensor, ...]:
     """The same rows in pieces, none with more than so many of all tasks together."""
     return chosen.split(max(1, rows // chosen.shape[1]), dim=-1)
 
 
-def _at(table: Tensor, chosen: Int[Tensor, "subject task row"]) -> Tensor:
+def _at(table: Tensor, chosen: Chosen) -> Tensor:
     """What a table by subject, task and input says of the inputs chosen."""
     subject, task = (torch.arange(size, device=chosen.device) for size in chosen.shape[:2])
     return table[subject[:, None, None], task[:, None], chosen]
 
 
-def _everywhere(
-    data: FleetData, chosen: Int[Tensor, "subject task row"]
-) -> Bool[Tensor, "subject task row pos"]:
+def _everywhere(data: FleetData, chosen: Chosen) -> Bool[Tensor, "subject task row pos"]:
     """Every position where the program answers."""
     return data.answers[:, :, None].expand(-1, -1, chosen.shape[2], -1)
 

@@ -66,15 +66,7 @@ class Batch:
             total = total + config.label_weight * labels_loss(scores, self.labels, self.weights)
         if config.faithfulness_weight:
             assert self.stack is not None
-            loss = faithfulness_loss(
-                scores,
-                self.stack,
-                masks=config.masks,
-                temperature=config.temperature,
-                noise=config.noise,
-                rows=config.rows,
-                generator=noise,
-            )
+            loss = faithfulness_loss(scores, self.stack, config, noise)
             total = total + self.share * config.faithfulness_weight * loss
         if config.distill_weight:
             assert self.targets is not None
@@ -144,15 +136,6 @@ class Mixed:
 
 
 # With subjects that are run
-
-
-def _key(example: Example) -> object:
-    """What examples of a group share: architecture and number of prompts; or the graph, where no
-    subject is run."""
-    if example.item is None:
-        return id(example.reading.structure)
-    subject, pairs = example.item
-    return (architecture(subject), len(pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,10 +242,14 @@ def _stacked(examples: Sequence[Example]) -> Reading:
 def grouped(
     examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
 ) -> list[ExampleGroup]:
-    """Examples by the architecture of their subjects, or by graph where they are not run."""
+    """Examples by the architecture of their subjects and the number of prompts, or by graph where
+    they are not run."""
     by_key: dict[object, list[Example]] = {}
-    for example in examples:
-        by_key.setdefault(_key(example), []).append(example)
+    for x in examples:
+        key: object = id(x.reading.structure)
+        if x.item is not None:
+            key = (architecture(x.item[0]), len(x.item[1]))
+        by_key.setdefault(key, []).append(x)
     return [ExampleGroup.of(some, config, device) for some in by_key.values()]
 
 

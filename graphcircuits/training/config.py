@@ -127,13 +127,10 @@ def settings_of(
     steps: int | None = None,
     objective: Mapping[str, float] | None = None,
 ) -> TrainConfig:
-    """The settings that somebody names.
+    """The settings, a TOML file of them, or `shipped`; None means the defaults.
 
-    Args:
-        config: The settings, a TOML file of them, or `shipped`; None means the defaults.
-        steps: Instead of those of the settings.
-        objective: Weights of `labels`, `faithfulness` and `distill`, instead of those of the
-            settings; what is not named weighs nothing.
+    `steps` and `objective`, weights of `labels`, `faithfulness` and `distill`, replace what they
+    have; an objective that is not named then weighs nothing.
     """
     if isinstance(config, TrainConfig):
         settings = config

@@ -31,7 +31,7 @@ from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.sources import Source
+from graphcircuits.training.sources import FRESH, Source
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of sources that were read, and how many there are."""
@@ -39,8 +39,6 @@ ReadProgress = Callable[[int, int], None]
 TARGETS, READINGS = "predictor-targets", "predictor-readings"
 REVISION = 2
 """Raise it when the numbers that are read of a case change: files of readings are then not used."""
-FRESH = 10_000
-"""The seed of prompts that circuits are judged on; those that are read have seeds from 0."""
 SMALLEST_GAP = 1e-3
 """Of the loss, between clean and corrupted prompts, below which there is nothing to judge."""
 JOB = 8
@@ -92,18 +90,16 @@ def read(
     folder: str | Path | None = None,
     progress: ReadProgress | None = None,
 ) -> ReadExamples:
-    """Readings of all sources, in their order.
+    """Readings of all sources, in their order, by the runner; `progress` hears of every source.
 
-    Args:
-        sources: What is read.
-        config: The settings; they say how often, unless `views` does.
-        views: How often each is read, with other prompts.
-        judged: Whether examples can also be run, on prompts that were not read.
-        runner: Who reads.
-        folder: Where readings stay for the next time; invariants only.
-        progress: Hears of every source.
+    `views` is how often each is read, with other prompts; the settings say it where it is None.
+    `judged` says whether examples can also be run, on prompts that were not read. Readings stay in
+    the folder for the next time; invariants only.
     """
-    times = [_views(source, config) if views is None else views for source in sources]
+    times = [
+        views or (config.views if source.labelled else config.unlabelled_views)
+        for source in sources
+    ]
     shared = _InCommon(config)
     path = None
     if folder is not None and config.predictor.aligner == "invariant":
@@ -120,19 +116,9 @@ def read(
                 progress(len(results), len(sources))
         if path is not None:
             _save(path, results)
-    examples: list[Example] = []
-    left_out: dict[str, str] = {}
-    for number, source in enumerate(sources):
-        result = results[number]
-        if isinstance(result, str):
-            left_out[source.id] = result
-        else:
-            examples += result
-    return ReadExamples(examples, left_out)
-
-
-def _views(source: Source, config: TrainConfig) -> int:
-    return config.views if source.labelled else config.unlabelled_views
+    in_order = [(source, results[number]) for number, source in enumerate(sources)]
+    examples = [x for _, result in in_order if not isinstance(result, str) for x in result]
+    return ReadExamples(examples, {x.id: why for x, why in in_order if isinstance(why, str)})
 
 
 class _InCommon:
@@ -333,12 +319,10 @@ def _load(path: Path, sources: Sequence[Source], shared: _InCommon) -> dict[int,
             number, _, rest = name.partition(".")
             by_number.setdefault(number, {})[rest] = tensor
         words = artifact.meta["sources"]
-        results: dict[int, Result] = {}
+        results: dict[int, Result] = {number: words[str(number)] for number in range(len(sources))}
         for number, source in enumerate(sources):
-            result = words[str(number)]
-            if not isinstance(result, str):
-                result = _unpacked(source, by_number[str(number)], result, shared)
-            results[number] = result
+            if not isinstance(about := words[str(number)], str):
+                results[number] = _unpacked(source, by_number[str(number)], about, shared)
         return results
 
 

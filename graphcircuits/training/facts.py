@@ -102,11 +102,10 @@ def mean_figures(cases: Sequence[HeldOut]) -> Figures:
     results: Figures = {}
     for kind in dict.fromkeys(case.kind for case in cases):
         some = [x.figures for x in cases if x.kind == kind and x.figures]
-        names = dict.fromkeys(name for figures in some for name in figures)
-        if not names:
+        if not some:
             continue
         results[kind] = {}
-        for name in names:
+        for name in dict.fromkeys(name for figures in some for name in figures):
             there = [figures[name] for figures in some if name in figures]
             results[kind][name] = {x: mean(own[x] for own in there) for x in there[0]}
         results[kind]["subjects"] = {"count": float(len(some))}
@@ -127,13 +126,9 @@ def with_facts(
 ) -> Ensemble:
     """The ensemble with all that its training and what was held out say of it.
 
-    Args:
-        ensemble: The predictor.
-        examples: What it learned from.
-        held_out: What it did not; each with a source.
-        figures: What it reaches on these, by case (`validation.validate`).
-        config: The settings of the training.
-        device: Where searches that it is compared with run.
+    It learned from `examples`, and not from those that were held out, each of which has a source.
+    On these it reaches `figures`, by case (`validation.validate`); the device is where searches
+    that it is compared with run.
     """
     if ensemble.config.aligner == "invariant":
         drawn = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))

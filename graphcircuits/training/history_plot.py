@@ -49,27 +49,26 @@ def history_figure(
         for number, (seed, figures) in enumerate(series.items()):
             style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.2}
             points = figures.get(name, {})
-            axes.plot(list(points), list(points.values()), marker="o", markersize=2.8, **style)
+            axes.plot(list(points), list(points.values()), **_DOT, **style)
             if (step := (chosen or {}).get(seed)) in points:
-                axes.plot([step], [points[step]], **_RING, color=style["color"])
+                axes.plot([step], [points[step]], **_RING, color=style["color"], linestyle="")
         axes.set_title(PANELS[name], fontsize=9)
         axes.set_xlabel("step", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.grid(color=RULE, linewidth=0.6)
         axes.set_axisbelow(True)
-    handles: dict[Any, str] = {
-        Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=1.2): f"seed {seed}"
+    handles = [
+        Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=1.2, label=f"seed {seed}")
         for number, seed in enumerate(series)
-    }
-    dot = Line2D([], [], color="#56565e", linestyle="", marker="o", markersize=2.8)
-    handles[dot] = "recorded step"
+    ]
+    grey: dict[str, Any] = {"color": "#56565e", "linestyle": ""}
+    handles.append(Line2D([], [], **_DOT, **grey, label="recorded step"))
     if chosen:
-        handles[Line2D([], [], **_RING, color="#56565e")] = "step whose weights are kept"
+        handles.append(Line2D([], [], **_RING, **grey, label="step whose weights are kept"))
     if title:
         figure.suptitle(plain(title), fontsize=10)
     figure.legend(
-        list(handles),
-        list(handles.values()),
+        handles=handles,
         loc="outside lower center",
         ncols=max(1, min(len(handles), int(figure.get_figwidth() / 1.9))),
         fontsize=7.5,
@@ -90,13 +89,8 @@ def plot_histories(
     save_figure(history_figure(histories, chosen=chosen, title=title), path)
 
 
-_RING: dict[str, Any] = {
-    "linestyle": "",
-    "marker": "o",
-    "markersize": 7.5,
-    "markerfacecolor": "none",
-    "markeredgewidth": 1.1,
-}
+_DOT: dict[str, Any] = {"marker": "o", "markersize": 2.8}
+_RING = _DOT | {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.1}
 
 
 def _series(history: History) -> dict[str, dict[int, float]]:

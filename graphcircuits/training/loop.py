@@ -84,10 +84,6 @@ class AdamW:
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         self.steps = 0
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
     @torch.no_grad()
     def step(self, share: float) -> None:
         """Update all parameters at this share of the full rates."""
@@ -175,7 +171,7 @@ def run_steps(
     losses: list[Tensor] = []
     for step in range(state.step, config.last):
         state.predictor.train()
-        optimizer.zero_grad()
+        state.predictor.zero_grad()
         losses.append(learner.backward(step))
         optimizer.step(rate(step, config))
         if config.average:
@@ -198,7 +194,9 @@ def run_steps(
             losses.clear()
             _remember_best(state, config)
             if log:
-                log(state.step, {"loss": loss} | _figures(state.history[state.step]["cases"]))
+                figures = means(state.history[state.step]["cases"]).items()
+                named = {name if name == "cmd" else f"auroc_{name}": x for name, x in figures}
+                log(state.step, {"loss": loss} | named)
         if checkpoint:
             done = interrupt is not None or state.step == config.last
             save(checkpoint, dict(about or {}), state, force=done)
@@ -272,11 +270,6 @@ def _load(predictor: Predictor | Looker, weights: Mapping[str, Tensor]) -> None:
         predictor.load_state_dict(dict(weights))
 
 
-def _figures(cases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """What a validation says in a few numbers."""
-    return {f"auroc_{x}" if x != "cmd" else x: value for x, value in means(cases).items()}
-
-
 # Checkpoints: what a training needs to continue as if it had never stopped
 
 
@@ -309,11 +302,13 @@ def resume(path: str | Path | None, about: dict[str, Any], state: TrainState) ->
     if path is None or not Path(path).exists():
         return
     artifact = load_artifact(path, CHECKPOINT)
-    if content_hash(dict(artifact.config)) != content_hash(about):
+    other = artifact.config
+    if content_hash(dict(other)) != content_hash(about):
+        names = [x for x in about if content_hash(about[x]) != content_hash(other.get(x))]
         raise StoreError(
             f"{path} is the checkpoint of another training: its "
-            f"{_differing(about, artifact.config)} differ; give another folder, or delete it to "
-            "start afresh."
+            f"{' and '.join(WORDS.get(name, name) for name in names)} differ; give another folder, "
+            "or delete it to start afresh."
         )
     with taken_apart(path, "checkpoint"):
         device = state.predictor.readout.weight.device
@@ -328,8 +323,3 @@ def resume(path: str | Path | None, about: dict[str, Any], state: TrainState) ->
         state.predictor.load_state_dict(tensors["predictor"])
         state.average, state.best = tensors["average"], tensors["best"]
         state.optimizer.load(tensors["optimizer"])
-
-
-def _differing(about: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    names = [name for name in about if content_hash(about[name]) != content_hash(other.get(name))]
-    return " and ".join(WORDS.get(name, name) for name in names)

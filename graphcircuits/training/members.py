@@ -10,6 +10,7 @@
 Nothing global is touched, so trainings in several threads end where single ones do.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -60,24 +61,19 @@ class TrainedPredictor:
     """The step whose weights these are."""
 
 
-@dataclass(frozen=True, eq=False)
-class TrainData:
+TrainData = tuple[Batches, list[ExampleGroup]]
+"""What is learned from, and what is scored at regular steps."""
+
+
+def train_data(
+    examples: Sequence[Example],
+    validation: Sequence[Example],
+    config: TrainConfig,
+    device: torch.device | str,
+) -> TrainData:
     """Examples on the device that they are used on, prepared once for all seeds."""
-
-    batches: Batches
-    validation: list[ExampleGroup]
-
-    @classmethod
-    def of(
-        cls,
-        examples: Sequence[Example],
-        validation: Sequence[Example],
-        config: TrainConfig,
-        device: torch.device | str,
-    ) -> "TrainData":
-        """What is learned from, and what is scored at regular steps."""
-        held_out = grouped(validation, config.predictor, device)
-        return cls(batches(examples, config, device), held_out)
+    held_out = grouped(validation, config.predictor, device)
+    return batches(examples, config, device), held_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +81,8 @@ class _OnExamples:
     """One predictor that learns from examples, as the loop takes it."""
 
     predictor: Predictor
-    data: TrainData
+    batches: Batches
+    validation: Sequence[ExampleGroup]
     config: TrainConfig
     seed: int
 
@@ -95,14 +92,14 @@ class _OnExamples:
         identifiers = torch.Generator().manual_seed(noise_seed)
         noise = torch.Generator(device).manual_seed(noise_seed)
         total = torch.zeros((), device=device)
-        for batch in self.data.batches.at(self.seed, step):
+        for batch in self.batches.at(self.seed, step):
             loss = batch.loss(self.predictor, self.config, generator=identifiers, noise=noise)
             loss.backward()
             total = total + loss.detach()
         return total
 
     def validate(self) -> dict[str, dict[str, float]]:
-        return figures_of([self.predictor], self.data.validation)
+        return figures_of([self.predictor], self.validation)
 
 
 def train_predictor(
@@ -130,8 +127,8 @@ def train_predictor(
     predictor.to(device)
     _standardize(predictor, examples)
     about = _about(examples, validation, config, seed, device) if checkpoint else {}
-    data = data or TrainData.of(examples, validation, config, device)
-    learner = _OnExamples(predictor, data, config, seed)
+    data = data or train_data(examples, validation, config, device)
+    learner = _OnExamples(predictor, *data, config, seed)
     state = run_steps(
         learner, [config], checkpoint=checkpoint, about=about, progress=progress, log=log
     )
@@ -152,14 +149,10 @@ def _about(
         "train": asdict(config),
         "seed": seed,
         "device": torch.device(device).type,
-        "cases": _names(examples),
-        "validation": _names(validation),
+        "cases": list({x.case: None for x in examples}),
+        "validation": list({x.case: None for x in validation}),
         "data": content_hash(content, [[x.clean, x.corrupted] for x in runs]),
     }
-
-
-def _names(examples: Sequence[Example]) -> list[str]:
-    return list(dict.fromkeys(example.case for example in examples))
 
 
 def _standardize(predictor: Predictor, examples: Sequence[Example]) -> None:
@@ -237,7 +230,7 @@ def train_members(
 
     `checkpoints` is a folder with one file for each seed; callbacks hear the seed first.
     """
-    data = TrainData.of(examples, validation, config, device) if examples else None
+    data = train_data(examples, validation, config, device) if examples else None
     members = []
     for seed in seeds:
         trained = train_predictor(
@@ -273,12 +266,10 @@ def train_jobs(
 
     `device_share` is the share of a GPU's memory that a worker may take, where several have one.
     """
-    numbered = list(enumerate(jobs))
     members: dict[int, TrainedPredictor] = {}
-    work = partial(_train_job, device_share)
-    for number, step, weights, history in runner.run(
-        work, numbered, resources=resources, retries=retries
-    ):
+    work, numbered = partial(_train_job, device_share), list(enumerate(jobs))
+    found = runner.run(work, numbered, resources=resources, retries=retries)
+    for number, step, weights, history in found:
         predictor = Predictor(jobs[number][0].config.predictor).eval()
         predictor.load_state_dict({name: torch.from_numpy(x) for name, x in weights.items()})
         members[number] = TrainedPredictor(predictor, history, step)
@@ -320,20 +311,19 @@ def ensemble_of(
 def origin_of(examples: Sequence[Example]) -> dict[str, Any]:
     """What a predictor says of its training: cases, what they are related to, and subjects."""
     cases: dict[str, frozenset[str]] = {}
-    subjects = []
-    fleets: dict[str, int] = {}
+    subjects, fleets = [], Counter[str]()
     for name, example in {example.case: example for example in examples}.items():
         source = example.source
         if source is None:
             cases[name] = groups_of(name)
             continue
-        fleets[source.fleet] = fleets.get(source.fleet, 0) + 1
+        fleets[source.fleet] += 1
         if source.fleet != "language":
             cases[source.task] = frozenset(source.groups)
         subjects.append(example.subject())
     origin: dict[str, Any] = {
         "cases": list(cases),
         "groups": sorted(frozenset().union(*cases.values())),
-        "fleets": fleets,
+        "fleets": dict(fleets),
     }
     return origin | ({"subjects": seen_of(subjects)} if subjects else {})

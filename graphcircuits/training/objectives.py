@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graphcircuits.engine.relaxed import best_edges, mean_distance, ranks
 from graphcircuits.engine.stack import Stack
+from graphcircuits.training.config import TrainConfig
 
 PAIRS_PER_EDGE = 4
 """Pairs of edges that `distill` compares, for each edge."""
@@ -48,22 +49,19 @@ def label_weights(labels: Bool[Tensor, " edge"]) -> Float[Tensor, " edge"]:
 def faithfulness_loss(
     scores: Float[Tensor, "subject edge"],
     stack: Stack,
-    *,
-    masks: int,
-    temperature: float,
-    noise: float,
-    rows: int = 0,
+    config: TrainConfig,
     generator: torch.Generator,
 ) -> Float[Tensor, ""]:
-    """The mean over subjects and circuits of |1 - faithfulness|, on `rows` prompts drawn (0: all).
+    """The mean over subjects and circuits of |1 - faithfulness|, on prompts that are drawn.
 
     It is what CMD measures, with the masks of circuits relaxed.
     """
     drawn = None
-    if 0 < rows < stack.n_pairs:
+    if 0 < config.rows < stack.n_pairs:
         order = torch.randperm(stack.n_pairs, generator=generator, device=scores.device)
-        drawn = order[:rows]
-    relaxed = best_edges(scores, masks, temperature=temperature, noise=noise, generator=generator)
+        drawn = order[: config.rows]
+    width = {"temperature": config.temperature, "noise": config.noise}
+    relaxed = best_edges(scores, config.masks, **width, generator=generator)
     return mean_distance(stack.departure(relaxed, drawn))
 
 

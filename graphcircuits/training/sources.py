@@ -173,10 +173,9 @@ def _mined_pairs(path: str, kind: str, n: int, seed: int) -> Pairs:
 def shipped_sources(ids: Iterable[str], pool: str = "pool") -> list[Source]:
     """Planted subjects of the package, in the folds of a pool; `refuse_others` says which are for
     training."""
-    folds = None if pool == "pool" else _folds(pool)
     sources = []
     for id in ids:
-        fold = load_case(id).fold if folds is None else folds.get(id)
+        fold = _fold(load_case(id), pool)
         groups = tuple(sorted(groups_of(id)))
         sources.append(Source(Order(id), "", id, groups, () if fold is None else (fold,)))
     return sources
@@ -184,19 +183,22 @@ def shipped_sources(ids: Iterable[str], pool: str = "pool") -> list[Source]:
 
 def refuse_others(ids: Iterable[str], pool: str = "pool") -> None:
     """Refuse cases that are not of the pool."""
-    splits = {id: find_case(id).split or "in no split" for id in ids}
-    # Random programs are of our pool as well, and too many to list.
-    listed = {} if pool == "pool" else _folds(pool)
-    forbidden = [
-        f"{id} ({name})"
-        for id, name in splits.items()
-        if (name != "pool" if pool == "pool" else id not in listed)
-    ]
-    if forbidden:
+    cases = map(find_case, ids)
+    others = [f"{x.id} ({x.split or 'in no split'})" for x in cases if _fold(x, pool) is None]
+    if others:
         what = "the pool" if pool == "pool" else pool
-        raise ValueError(f"only cases of {what} are for training, not {', '.join(forbidden)}.")
+        raise ValueError(f"only cases of {what} are for training, not {', '.join(others)}.")
 
 
+def _fold(case: Case | MultiCase, pool: str) -> int | None:
+    """The fold of a case in a pool; None where it is not of it."""
+    if pool == "pool":
+        # Random programs are of our pool as well, and too many to list.
+        return case.fold
+    return _folds(pool).get(case.id)
+
+
+@cache
 def _folds(pool: str) -> dict[str, int]:
     return {case.id: case.fold for case in pool_cases(pool)}
 
@@ -224,19 +226,16 @@ def _file_sources(root: Path, pool: str) -> list[Source]:
             f"{root} holds no subjects: neither {MANIFEST} of a corpus nor {SUFFIX} files; build "
             "some with: python -m lab.factory corpus"
         )
-    folds = None if pool == "pool" else _folds(pool)
     sources, others = [], []
     for path in paths:
         order = Order.parse(path.name.removesuffix(SUFFIX))
-        case = find_case(order.case)
-        ours = case.fold if case.split == "pool" else None
-        fold = ours if folds is None else folds.get(case.id)
+        fold = _fold(find_case(order.case), pool)
         if fold is None:
             others.append(order.id)
         else:
             sources += _of_order(order, str(path), fold, None)
     if others:
-        what = "the pool" if folds is None else pool
+        what = "the pool" if pool == "pool" else pool
         log.warning("%s: left out, not of %s: %s", root, what, ", ".join(others))
     return sources
 
@@ -266,17 +265,12 @@ def language_sources(folder: str | Path) -> list[Source]:
         )
     done = {path.parent: does(check_shares(path, read_json(path))) for path in reports}
     tasks = sorted({task for names in done.values() for task in names})
-    return [
-        Source(
-            None,
-            str(model),
-            task,
-            (f"task:{task}",),
-            (_fold_of(model), tasks.index(task) % N_FOLDS),
-        )
-        for model, names in done.items()
-        for task in names
-    ]
+    sources = []
+    for model, names in done.items():
+        for task in names:
+            folds = (_fold_of(model), tasks.index(task) % N_FOLDS)
+            sources.append(Source(None, str(model), task, (f"task:{task}",), folds))
+    return sources
 
 
 def mined_files(folder: str | Path) -> list[Path]:

@@ -147,6 +147,11 @@ def train(
     )
     learned, validation, scored = _read(lesson, plan, runner, progress)
     numbers, total = range(seeds), seeds * settings.last
+
+    def heard(done: int) -> None:
+        if progress:
+            progress("training", done, total)
+
     if resources is None:
         members = train_members(
             learned.examples,
@@ -155,9 +160,7 @@ def train(
             validation=validation.examples,
             checkpoints=checkpoints,
             device=device,
-            progress=(lambda seed, done, n: progress("training", seed * n + done, total))
-            if progress
-            else None,
+            progress=lambda seed, done, n: heard(seed * n + done),
             log=log,
         )
     else:
@@ -166,9 +169,7 @@ def train(
             runner=runner,
             resources=resources,
             retries=RETRIES,
-            progress=(lambda done, _: progress("training", done * settings.last, total))
-            if progress
-            else None,
+            progress=lambda done, _: heard(done * settings.last),
         )
     ensemble = ensemble_of(members, learned.examples, settings, numbers)
     figures = validate(ensemble.to(device), scored.examples) if scored.examples else {}

@@ -32,7 +32,7 @@ LEVELS = ("qkv", "head")
 
 @torch.no_grad()
 def figures_of(
-    members: Sequence[Predictor], groups: Sequence[ExampleGroup], *, seed: int = 0
+    members: Sequence[Predictor], groups: Sequence[ExampleGroup]
 ) -> dict[str, dict[str, float]]:
     """The figures of each case, by their names (qkv, head and cmd), from groups made once."""
     for member in members:
@@ -42,7 +42,7 @@ def figures_of(
         limit = group.at_once(MASKS_AT_ONCE, grad=False)
         for start in range(0, len(group), limit):
             index = range(start, min(start + limit, len(group)))
-            scores = _mean_scores(members, group.readings(index), seed)
+            scores = _mean_scores(members, group.readings(index))
             if members[0].config.paths:
                 scores = _by_paths(scores, [group.examples[number] for number in index])
             stack = group.stack_of(index)
@@ -72,26 +72,23 @@ def _by_paths(
 
 
 def _mean_scores(
-    members: Sequence[Predictor], readings: Sequence[Any], seed: int
+    members: Sequence[Predictor], readings: Sequence[Any]
 ) -> Float[Tensor, "case edge"]:
     """The mean logit of every edge; every reading draws as if it were alone."""
     by_member = []
     for member in members:
-        alone = [
-            scores_of(member, [reading], torch.Generator().manual_seed(seed))
-            for reading in readings
-        ]
+        alone = [scores_of(member, [x], torch.Generator().manual_seed(0)) for x in readings]
         by_member.append(torch.cat(alone))
     return torch.stack(by_member).mean(0)
 
 
 def validate(
-    predictor: Predictor | Ensemble, examples: Sequence[Example], *, seed: int = 0
+    predictor: Predictor | Ensemble, examples: Sequence[Example]
 ) -> dict[str, dict[str, float]]:
     """AUROC of each case at both levels where its circuit is known, and CMD where it can be run."""
     members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
     device = members[0].readout.weight.device
-    return figures_of(members, grouped(examples, members[0].config, device), seed=seed)
+    return figures_of(members, grouped(examples, members[0].config, device))
 
 
 def search_figures(

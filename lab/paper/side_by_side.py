@@ -22,6 +22,7 @@ from graphcircuits.predictor.block import along
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
+from graphcircuits.predictor.paper.pool import DeepSets, SetMean
 from graphcircuits.predictor.paper.transform import Neighbourhoods
 from lab.paper.vectors import VectorLayout
 
@@ -65,8 +66,27 @@ def stacked_logits(
     if isinstance(content, StackedVectors):
         assert predictor.pool is not None
         edges = edges.unflatten(2, content.scored.shape[2:])
-        edges = predictor.pool.of_grid(edges, content.scored)
+        edges = pooled(predictor.pool, edges, content.scored)
     return predictor.readout(predictor.norm(edges.to(own))).squeeze(-1)
+
+
+def pooled(
+    pool: DeepSets,
+    h: Float[Tensor, "*lead pair position edge width"],
+    scored: Bool[Tensor, "*lead pair position"],
+) -> Float[Tensor, "*lead edge width"]:
+    """What `pool` gives for several cases or runs at once, by which positions are scored."""
+    by_pair = _set_means(pool.positions, h, scored)
+    return _set_means(pool.pairs, by_pair, scored.any(-1))
+
+
+def _set_means(
+    stage: SetMean, h: Float[Tensor, "*lead row edge width"], counts: Bool[Tensor, "*lead row"]
+) -> Float[Tensor, "*lead edge width"]:
+    """One stage for many sets at once; the rows of a set that count are those in it."""
+    weights = counts / counts.sum(-1, keepdim=True).clamp_min(1)
+    rows = stage.inner(h)
+    return stage.outer(torch.einsum("...rew,...r->...ew", rows, weights.to(rows.dtype)))
 
 
 def _aligned(predictor: Predictor, content: StackedVectors | StackedTables) -> Tensor:

@@ -86,15 +86,7 @@ def _refined(
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
         optimizer.zero_grad()
-        loss = faithfulness_loss(
-            scores,
-            stack,
-            masks=config.masks,
-            temperature=config.temperature,
-            noise=config.noise,
-            rows=config.rows,
-            generator=generator,
-        )
+        loss = faithfulness_loss(scores, stack, config, generator)
         loss.backward()
         optimizer.step()
     return scores.detach()

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets.fleet import Fleet, Weights, stack, unstack
-from graphcircuits.fleets.forward import Activations, forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.forward import Activations, Patch, forward, forward_cut, writers
 from graphcircuits.subject.transformer import Transformer
 from tests.fleets.fleets import (
     SOME_FLEETS,
@@ -76,7 +76,7 @@ def test_a_patch_is_the_same_patch_by_hand(architecture: str) -> None:
     # Each component alone, and then several at once.
     patched = torch.cat([torch.eye(components).bool().expand_as(some), some], dim=1)
     _, donor = forward(fleet, weights, donors)
-    logits, held = forward(fleet, weights, tokens, patch_of(fleet, donor, patched))
+    logits, held = forward(fleet, weights, tokens, Patch(donor, patched))
     for s, subject in enumerate(subjects):
         mine, theirs = (own(fleet, s, x) for x in (tokens, donors))
         check_logits(fleet, s, logits, patched_rows(subject, mine, theirs, patched[s]))
@@ -202,7 +202,7 @@ def test_a_run_asks_for_no_value_and_takes_nothing_from_the_host(architecture: s
     tokens, cut = inputs_of(fleet, ROWS).to(meta), some_cuts(fleet).to(meta)
     both, held = both_runs(fleet, weights, tokens, cut)
     components = torch.zeros(len(subjects), ROWS, fleet.graph.n_writers - 1, dtype=torch.bool)
-    patched, _ = forward(fleet, weights, tokens, patch_of(fleet, held, components.to(meta)))
+    patched, _ = forward(fleet, weights, tokens, Patch(held, components.to(meta)))
     gradients = torch.autograd.grad((both + patched).sum(), list(weights.values()))
     assert all(gradient.is_meta for gradient in gradients)
 

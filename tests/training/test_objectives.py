@@ -1,5 +1,6 @@
 """Objectives: departure as the loss, order of scores found before."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from graphcircuits.engine.relaxed import best_edges, ranks
 from graphcircuits.engine.stack import Stack
+from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.objectives import (
     distill_loss,
     faithfulness_loss,
@@ -27,12 +29,13 @@ def test_faithfulness_is_the_mean_departure_of_the_masks() -> None:
     stack = small_stack()
     scores = torch.randn(len(stack), stack.graph.n_edges, generator=seeded(1))
     masks = best_edges(scores, 3, **GIVEN, generator=seeded(5))
-    found = faithfulness_loss(scores, stack, masks=3, **GIVEN, generator=seeded(5))
+    settings = TrainConfig(masks=3, **GIVEN, rows=0)
+    found = faithfulness_loss(scores, stack, settings, seeded(5))
     torch.testing.assert_close(found, stack.departure(masks).abs().mean())
     generator = seeded(5)
     rows = torch.randperm(4, generator=generator)[:2]
     masks = best_edges(scores, 3, **GIVEN, generator=generator)
-    found = faithfulness_loss(scores, stack, masks=3, **GIVEN, rows=2, generator=seeded(5))
+    found = faithfulness_loss(scores, stack, replace(settings, rows=2), seeded(5))
     torch.testing.assert_close(found, stack.departure(masks, rows).abs().mean())
 
 
@@ -44,7 +47,7 @@ def test_scores_that_follow_the_gradient_have_a_smaller_cmd() -> None:
     optimizer = torch.optim.Adam([scores], lr=0.1)
     for step in range(40):
         optimizer.zero_grad()
-        loss = faithfulness_loss(scores, stack, masks=8, **GIVEN, generator=seeded(step))
+        loss = faithfulness_loss(scores, stack, TrainConfig(masks=8, **GIVEN), seeded(step))
         loss.backward()
         optimizer.step()
     assert (stack.cmd(scores) < 0.7 * before).all()

@@ -496,8 +496,7 @@ def test_every_decision_of_a_training_is_made_once(monkeypatch: pytest.MonkeyPat
             "with_facts",
         ),
         sources: ("select_cases", "refuse_others", "shipped_sources", "split"),
-        members.TrainData: ("of",),
-        members: ("read", "_standardize", "run_steps"),
+        members: ("read", "train_data", "_standardize", "run_steps"),
         data.Source: ("subject",),
         facts: ("search_figures", "fit_known_cases", "fit_calibrations", "mean_figures"),
     }.items():

@@ -13,7 +13,6 @@ No more is held than these sums and the products of some readers, whatever the n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -29,7 +28,7 @@ from graphcircuits.engine.passes import (
     outputs,
     with_gradients,
 )
-from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.graph import Block
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -89,7 +88,10 @@ def contract(subject: Transformer, pairs: Pairs, names: Sequence[str], share: fl
     norms = torch.linalg.vector_norm(writers, dim=-1)
     edges = writers.new_empty(len(names), graph.n_edges)
     received = []
-    for blocks, gradients in zip(_by_layer(graph), layer_gradients(run), strict=True):
+    # Of each layer heads and MLP, and last `logits`.
+    *in_layers, last = graph.stream_blocks
+    layers = [*zip(in_layers[::2], in_layers[1::2], strict=True), (last,)]
+    for blocks, gradients in zip(layers, layer_gradients(run), strict=True):
         # Readers of a layer see about the same writers; what is multiplied in vain is let be.
         seen = blocks[-1].n_writers
         gradients = gradients.to(writers.dtype).flatten(1, 2)
@@ -110,13 +112,6 @@ def contract(subject: Transformer, pairs: Pairs, names: Sequence[str], share: fl
     return Sums(edges, written, torch.cat(received), losses)
 
 
-def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
-    """The blocks of each layer, heads and MLP, and last that of `logits`."""
-    blocks = graph.stream_blocks
-    yield from zip(blocks[:-1:2], blocks[1::2], strict=True)
-    yield blocks[-1:]
-
-
 def _store(
     values: Float[Tensor, "sum writer reader"],
     edges: Float[Tensor, "sum edge"],
@@ -135,18 +130,20 @@ def _store(
 
 
 Writers = Float[Tensor, "writer product context d_model"]
-
-
-def _loss(pairs: Pairs, logits: Float[Tensor, "run column d_vocab_out"]) -> Tensor:
-    """One per step of a run and prompt."""
-    return pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
+Gradients = Float[Tensor, "reader context d_model"]
+Products = Float[Tensor, "context writer product reader"]
 
 
 def _runs(
     subject: Transformer, pairs: Pairs, share: float
 ) -> tuple[Pass, Writers, Float[Tensor, "2 batch"]]:
     """The run with gradients, what writers change and write, clean and corrupted losses."""
-    size, columns, loss = len(pairs), pairs.columns, partial(_loss, pairs)
+    size, columns = len(pairs), pairs.columns
+
+    def loss(logits: Float[Tensor, "run column d_vocab_out"]) -> Tensor:
+        """One per step of a run and prompt."""
+        return pairs.loss_at_columns(logits.unflatten(0, (-1, size)))
+
     clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
     if share < 1:
         with torch.no_grad():
@@ -192,9 +189,7 @@ def _shrunk(run: Pass) -> Pass:
     return replace(run, gradients=tuple(shrunk(gradient) for gradient in run.gradients))
 
 
-def _some_readers(
-    gradients: Float[Tensor, "reader context d_model"], n_writers: int
-) -> Iterator[slice]:
+def _some_readers(gradients: Gradients, n_writers: int) -> Iterator[slice]:
     """Readers whose products fit in a buffer."""
     n_readers, contexts, _ = gradients.shape
     buffer = GPU_BUFFER if gradients.is_cuda else 2 * CPU_BUFFER
@@ -203,26 +198,20 @@ def _some_readers(
         yield slice(first, min(first + size, n_readers))
 
 
-def _products(
-    writers: Writers, gradients: Float[Tensor, "reader context d_model"]
-) -> Float[Tensor, "context writer product reader"]:
+def _products(writers: Writers, gradients: Gradients) -> Products:
     """All products at all contexts. Writers come first: so the multiplication is fastest."""
     products = torch.bmm(writers.flatten(0, 1).transpose(0, 1), gradients.permute(1, 2, 0))
     return products.unflatten(1, writers.shape[:2])
 
 
-def _over_contexts(
-    products: Float[Tensor, "context writer product reader"],
-) -> Float[Tensor, "writer product_and_1 reader"]:
+def _over_contexts(products: Products) -> Float[Tensor, "writer product_and_1 reader"]:
     """Sums of absolute values. The products are overwritten."""
     # An addition is several times faster than a sum over an axis of two.
     corrupted = (products[:, :, CHANGE] + products[:, :, CLEAN]).abs_().sum(0)
     return torch.cat([products.abs_().sum(0), corrupted[:, None]], dim=1)
 
 
-def _over_pairs(
-    products: Float[Tensor, "context writer product reader"], n_pairs: int
-) -> Float[Tensor, "writer product reader"]:
+def _over_pairs(products: Products, n_pairs: int) -> Float[Tensor, "writer product reader"]:
     """Absolute values of the sums over a pair's positions, counted once for every position."""
     by_pair = products.unflatten(0, (n_pairs, -1))
     return by_pair.sum(1).abs_().sum(0) * by_pair.shape[1]

@@ -40,6 +40,8 @@ FEATURES = (
     "message_corrupted",
     "transported_gradient",
 )
+RUNS, ROWS = ("clean", "corrupted", "gradient"), ("pair", "position", "scale")
+"""Fields of `Features` that are `Interfaces`, and those that have a row for each context."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +79,13 @@ class Features:
 
     def __getitem__(self, contexts: slice | Tensor) -> "Features":
         """The features at some of the contexts."""
-        chosen = {
-            name: getattr(self, name).map(lambda x: x[contexts])
-            for name in ("clean", "corrupted", "gradient")
-        }
-        rows = {name: getattr(self, name)[contexts] for name in ("pair", "position", "scale")}
-        return replace(self, **chosen, **rows)
+        chosen = {name: getattr(self, name).map(lambda x: x[contexts]) for name in RUNS}
+        return replace(self, **chosen, **{name: getattr(self, name)[contexts] for name in ROWS})
 
     def to(self, where: torch.device | torch.dtype | str) -> "Features":
         """The same features on another device or in another dtype."""
-        moved = {
-            name: getattr(self, name).map(lambda x: x.to(where))
-            for name in ("clean", "corrupted", "gradient", "factors")
-        }
+        by_kind = (*RUNS, "factors")
+        moved = {name: getattr(self, name).map(lambda x: x.to(where)) for name in by_kind}
         scale = self.scale.to(where)
         pair, position = self.pair.to(scale.device), self.position.to(scale.device)
         return replace(self, pair=pair, position=position, scale=scale, **moved)
@@ -177,7 +173,10 @@ def features(
     chunks: list[Features] = []
     factors = Factors.of(subject)
     keep_freed_memory()
-    for rows in torch.arange(len(used)).split(_chunk(subject, pairs, memory_limit)):
+    size = Footprint(subject, pairs.clean.shape[1])
+    # States and gradients of the clean run, each once more while they are stacked.
+    numbers = size.backward + 2 * size.states
+    for rows in torch.arange(len(used)).split(at_once(subject, numbers, memory_limit)):
         inside = (row >= rows[0]) & (row <= rows[-1])
         pair = (row[inside] - rows[0]).to(subject.device)
         pair_id, position = chosen[inside].to(subject.device).unbind(1)
@@ -211,42 +210,26 @@ def _scale(
 
 
 def _concatenate(chunks: list[Features]) -> Features:
-    joined = {
-        name: Interfaces.concatenate([getattr(chunk, name) for chunk in chunks])
-        for name in ("clean", "corrupted", "gradient")
-    }
-    rows = {
-        name: torch.cat([getattr(chunk, name) for chunk in chunks])
-        for name in ("pair", "position", "scale")
-    }
-    return replace(chunks[0], **joined, **rows)
-
-
-def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
-    """Pairs a chunk whose runs fit in memory, one at least."""
-    size = Footprint(subject, pairs.clean.shape[1])
-    # States and gradients of the clean run, each once more while they are stacked.
-    return at_once(subject, size.backward + 2 * size.states, memory_limit)
+    parts = {name: [getattr(chunk, name) for chunk in chunks] for name in (*RUNS, *ROWS)}
+    joined = {name: Interfaces.concatenate(parts[name]) for name in RUNS}
+    return replace(chunks[0], **joined, **{name: torch.cat(parts[name]) for name in ROWS})
 
 
 def _check(made: Features) -> None:
     """Refuse vectors that are not finite, and a loss without a gradient."""
-    words = {"clean": "clean state", "corrupted": "corrupted state", "gradient": "gradient"}
-    for name, word in words.items():
+    for name, word in zip(RUNS, ("clean state", "corrupted state", "gradient"), strict=True):
         interfaces: Interfaces = getattr(made, name)
         if all(x.isfinite().all() for x in vars(interfaces).values()):
             continue
-        component, vector = next(
-            (component, vector)
-            for component, vector in interfaces.components(made.graph)
-            if not vector.isfinite().all()
-        )
-        context = int((~vector.isfinite()).any(-1).nonzero()[0])
-        raise ValueError(
-            f"features must be finite, but the {word} of {component} is NaN or infinite for pair "
-            f"{int(made.pair[context])} at position {int(made.position[context])}; look at the "
-            "subject's weights and the targets there."
-        )
+        for component, vector in interfaces.components(made.graph):
+            if (finite := vector.isfinite().all(-1)).all():
+                continue
+            context = int(finite.logical_not().nonzero()[0])
+            raise ValueError(
+                f"features must be finite, but the {word} of {component} is NaN or infinite for "
+                f"pair {int(made.pair[context])} at position {int(made.position[context])}; look "
+                "at the subject's weights and the targets there."
+            )
     if not any(x.any() for x in vars(made.gradient).values()):
         raise ValueError(
             "the gradient of the loss is zero at every component, so features would say nothing of "

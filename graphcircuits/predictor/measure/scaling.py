@@ -34,15 +34,9 @@ def scaled(
     at_readers, at_writers = _sums_and_largest(values, graph)
     writers, readers = edge_ends(graph, values.device)
     columns = values.new_empty(len(values), len(SCALINGS), graph.n_edges)
-    for number, scale in enumerate(
-        (
-            top,
-            at_readers[0].index_select(1, readers),
-            at_readers[1].index_select(1, readers),
-            at_writers[0].index_select(1, writers),
-            at_writers[1].index_select(1, writers),
-        )
-    ):
+    at_ends = ((at_readers, readers), (at_writers, writers))
+    scales = (top, *(x.index_select(1, ends) for both, ends in at_ends for x in both))
+    for number, scale in enumerate(scales):
         column = torch.div(values, scale, out=columns[:, number])
         if SCALINGS[number] in LOGARITHMIC:
             column.clamp_min_(FLOOR).log_()

@@ -24,7 +24,7 @@ Paper: Feature Alignment.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -44,12 +44,14 @@ from graphcircuits.subject.sites import Interfaces
 
 WRITERS = ("input", "z", "hidden")
 READERS = ("q", "k", "v", "mlp", "logits")
+EXPANSION = 2
+"""Hidden width of the feed-forward networks, in multiples of `d_align`."""
 
 
 class FeatureAttention(nn.Module):
     """Attention from some tokens of a vector to all of them, and a feed-forward network."""
 
-    def __init__(self, width: int, heads: int, expansion: int, generator: torch.Generator) -> None:
+    def __init__(self, width: int, heads: int, generator: torch.Generator) -> None:
         super().__init__()
         self.heads = heads
         self.norm = LayerNorm(width)
@@ -57,7 +59,7 @@ class FeatureAttention(nn.Module):
         self.key_value = linear(width, 2 * width, generator)
         self.out = linear(width, width, generator)
         self.feed_norm = LayerNorm(width)
-        self.feed = feed_forward(width, expansion, generator)
+        self.feed = feed_forward(width, EXPANSION, generator)
 
     def forward(
         self,
@@ -93,27 +95,19 @@ class TabpfnAligner(nn.Module):
         layers: int = 1,
         heads: int = 4,
         identifiers: int = 16,
-        expansion: int = 2,
         standardize: bool = True,
         memory_limit: int = MEMORY_LIMIT,
         generator: torch.Generator | None = None,
     ) -> None:
         """One layer takes time linear in the width of the vectors, each further one quadratic.
 
-        `identifiers` is the number of Gaussian values that tell a coordinate from the others;
-        `expansion` the hidden width of the feed-forward networks in multiples of `d_align`. Tokens
-        take at most `memory_limit` bytes at a time; if gradients are wanted and all tokens together
-        take more, they are computed again in the backward pass. Without a generator the seed of the
-        parameters is 0.
+        `identifiers` is the number of Gaussian values that tell a coordinate from the others.
+        Tokens take at most `memory_limit` bytes at a time; if gradients are wanted and all tokens
+        together take more, they are computed again in the backward pass. Without a generator the
+        seed of the parameters is 0.
         """
         super().__init__()
-        check_sizes(
-            d_align=d_align,
-            layers=layers,
-            heads=heads,
-            identifiers=identifiers,
-            expansion=expansion,
-        )
+        check_sizes(d_align=d_align, layers=layers, heads=heads, identifiers=identifiers)
         if d_align % heads:
             raise ValueError(f"heads must divide d_align={d_align}, got {heads}.")
         generator = generator or torch.Generator().manual_seed(0)
@@ -126,14 +120,14 @@ class TabpfnAligner(nn.Module):
         self.role = nn.Parameter(torch.randn(len(FEATURES), d_align, generator=generator))
         self.summary = nn.Parameter(torch.randn(d_align, generator=generator))
         self.layers = nn.ModuleList(
-            FeatureAttention(d_align, heads, expansion, generator) for _ in range(layers)
+            FeatureAttention(d_align, heads, generator) for _ in range(layers)
         )
         self.norm = LayerNorm(d_align)
         # Numbers a token holds at its peak, all layers together where gradients are wanted: a few
         # per head, or where there are further layers its states.
         self._heads = heads
         short = 4 * heads + 6
-        self._token_numbers = layers * d_align * (10 + 2 * expansion) if layers > 1 else short
+        self._token_numbers = layers * d_align * (10 + 2 * EXPANSION) if layers > 1 else short
         self.tokens_weigh = math.ceil(self._token_numbers / short)
         """How much more memory a token takes than with one layer."""
 
@@ -231,12 +225,10 @@ class TabpfnAligner(nn.Module):
         chunk = max(1, self.memory_limit // (numbers * values.element_size()))
         roles = torch.full((component,), role, device=values.device)
         rows = values.reshape(-1, component, width).transpose(0, 1).split(chunk, dim=1)
-        if recompute:
-            # Nothing in it is drawn at random: the global generator is left alone.
-            again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            aligned = [again(self.summaries, row, identifiers, roles) for row in rows]
-        else:
-            aligned = [self.summaries(row, identifiers, roles) for row in rows]
+        # Nothing in it is drawn at random: the global generator is left alone.
+        again = partial(checkpoint, self.summaries, use_reentrant=False, preserve_rng_state=False)
+        align = again if recompute else self.summaries
+        aligned = [align(row, identifiers, roles) for row in rows]
         return torch.cat(aligned, dim=1).transpose(0, 1).reshape(*values.shape[:-1], self.d_align)
 
     def summaries(
@@ -317,13 +309,11 @@ class _Graph:
 
     def incidence_nodes(self, features: Features) -> Float[Tensor, "context node width"]:
         runs = zip((features.clean, features.corrupted, features.gradient), FEATURES, strict=False)
-        components = torch.cat(
-            [
-                torch.cat([self._writers(vectors, role), self._readers(vectors, role)], dim=1)
-                for vectors, role in runs
-            ],
-            dim=-1,
-        )
+        by_role = [
+            torch.cat([self._writers(vectors, role), self._readers(vectors, role)], dim=1)
+            for vectors, role in runs
+        ]
+        components = torch.cat(by_role, dim=-1)
         # Each kind of node lacks the other's half.
         half = components.shape[-1]
         edges = self._edges(features)
@@ -331,30 +321,30 @@ class _Graph:
 
     def _writers(self, vectors: Interfaces, role: str) -> Float[Tensor, "context writer d_align"]:
         """Aligned vectors of all writers."""
-        by_kind = [
-            self._align(_by_component(vectors, name), self.identifiers[name], role, "writer")
-            for name in WRITERS
-        ]
+        by_kind = self._by_kind(vectors, WRITERS, role, "writer")
         layers = self.graph.n_layers
         return self._in_writer_order(torch.cat(by_kind, dim=1), layers, layers)
 
     def _readers(self, vectors: Interfaces, role: str) -> Float[Tensor, "context reader d_align"]:
         """Aligned vectors of all readers."""
-        # Queries, keys and values have one width and go together.
-        names = READERS[:3]
-        values = torch.cat([_by_component(vectors, name) for name in names], dim=1)
-        identifiers = torch.cat([self.identifiers[name] for name in names])
-        heads = self._align(values, identifiers, role, "reader")
-        counts = [len(self.identifiers[name]) for name in names]
-        mlps, logits = (
-            self._align(_by_component(vectors, name), self.identifiers[name], role, "reader")
-            for name in READERS[3:]
-        )
-        by_layer = [
-            aligned.unflatten(1, (self.graph.n_layers, -1))
-            for aligned in (*heads.split(counts, dim=1), mlps)
-        ]
+        *in_layers, logits = self._by_kind(vectors, READERS, role, "reader")
+        by_layer = [aligned.unflatten(1, (self.graph.n_layers, -1)) for aligned in in_layers]
         return torch.cat([torch.cat(by_layer, dim=2).flatten(1, 2), logits], dim=1)
+
+    def _by_kind(
+        self, vectors: Interfaces, names: Sequence[str], role: str, side: str
+    ) -> list[Float[Tensor, "context component d_align"]]:
+        """Aligned vectors of all components of each kind."""
+        return [
+            self._align(
+                values.reshape(len(values), -1, values.shape[-1]),
+                self.identifiers[name],
+                role,
+                side,
+            )
+            for name in names
+            for values in (getattr(vectors, name),)
+        ]
 
     def _edges(self, features: Features) -> Float[Tensor, "context edge half_width"]:
         """Aligned messages and transported gradients of all edges."""
@@ -401,16 +391,8 @@ class _Graph:
         self, aligned: Float[Tensor, "*lead writer d_align"], head_layers: int, mlp_layers: int
     ) -> Float[Tensor, "*lead writer d_align"]:
         """From `input`, all heads, all MLPs to the order of the graph: heads and MLP in turns."""
-        n_heads = self.graph.n_heads
-        first_mlp = 1 + head_layers * n_heads
-        heads = torch.arange(1, first_mlp).view(head_layers, n_heads)
-        mlps = torch.arange(first_mlp, first_mlp + mlp_layers)
-        order = [torch.zeros(1, dtype=torch.int64)]
-        for layer in range(head_layers):
-            order += [heads[layer], mlps[layer : layer + 1]]
-        return aligned[..., torch.cat(order).to(aligned.device), :]
-
-
-def _by_component(vectors: Interfaces, name: str) -> Float[Tensor, "context component coordinate"]:
-    values = getattr(vectors, name)
-    return values.reshape(len(values), -1, values.shape[-1])
+        writers = torch.arange(self.graph.n_writers)
+        layers = writers[1:].view(-1, self.graph.writers_per_layer)
+        heads, mlps = layers[:head_layers, :-1], layers[:mlp_layers, -1]
+        order = torch.cat([writers[:1], heads.flatten(), mlps]).argsort()
+        return aligned[..., order.to(aligned.device), :]

@@ -23,14 +23,18 @@ from functools import partial
 from typing import Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
+from graphcircuits.predictor.paper.dirgnn import EXPANSION
 from graphcircuits.predictor.paper.transform import Neighbourhoods, NodeStates
 
 Attention = Literal["softmax", "factorized"]
+Heads = Float[Tensor, "context head node d_head"]
+"""Queries, keys or values of every head at nodes."""
+Projection = Float[Tensor, "*_ random d_head"]
+"""The vectors of random features, of all contexts or of each."""
 
 FLOOR = 1e-6
 """Added to every random feature, so that no denominator is zero. Small, because it draws attention
@@ -43,15 +47,9 @@ BLOCK = 64
 """Nodes of the complete DAG that are compared pair by pair; further apart, sums stand for them."""
 
 
-def softmax_attention(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    n: Neighbourhoods,
-) -> Float[Tensor, "context head node d_head"]:
+def softmax_attention(q: Heads, k: Heads, v: Heads, n: Neighbourhoods) -> Heads:
     """Softmax over the predecessors of each node, exactly zero where it has none."""
-    n.check(q)
-    order = _alone(n)
+    order = _order(n, q)
     if order is None:
         return _over_tiles(q, k, v, n, _softmax_block, q.shape[-1])
     if n.n_nodes > SOFTMAX_NODES:
@@ -63,20 +61,15 @@ def softmax_attention(
 
 
 def factorized_attention(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    n: Neighbourhoods,
-    projection: Float[Tensor, "*context random d_head"],
-) -> Float[Tensor, "context head node d_head"]:
+    q: Heads, k: Heads, v: Heads, n: Neighbourhoods, projection: Projection
+) -> Heads:
     """Random-feature attention over predecessors, exactly zero where a node has none.
 
     All contexts share one projection, or each has its own."""
-    n.check(q)
+    order = _order(n, q)
     # Half of 1 / sqrt(d) to each side.
     scale = q.shape[-1] ** -0.25
     q, k = q * scale, k * scale
-    order = _alone(n)
     if order is None:
         block = partial(_factorized_block, projection=_beside(projection, 5))
         return _over_tiles(q, k, v, n, block, projection.shape[-2])
@@ -84,9 +77,7 @@ def factorized_attention(
     return _along(q, k, v, order, prefixes)
 
 
-def _beside(
-    projection: Float[Tensor, "*context random d_head"], axes: int
-) -> Float[Tensor, "*_ random d_head"]:
+def _beside(projection: Projection, axes: int) -> Projection:
     """The projection in the shape that multiplies states of so many axes, the context first."""
     if projection.ndim == 2:
         return projection
@@ -94,13 +85,8 @@ def _beside(
 
 
 def _over_tiles(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    n: Neighbourhoods,
-    block: Callable[[Tensor, Tensor, Tensor], Tensor],
-    per_node: int,
-) -> Float[Tensor, "context head node d_head"]:
+    q: Heads, k: Heads, v: Heads, n: Neighbourhoods, block: Callable[..., Tensor], per_node: int
+) -> Heads:
     """`block` on predecessor sets of one shape at a time: [context head group node d_head]."""
     shapes = []
     for tile in n.tiles:
@@ -123,8 +109,9 @@ def _over_tiles(
     return torch.cat(parts, dim=2).index_select(2, n.tiled_row)
 
 
-def _alone(n: Neighbourhoods) -> Tensor | None:
+def _order(n: Neighbourhoods, q: Heads) -> Tensor | None:
     """The order of one complete DAG; attention along several side by side would mix them."""
+    n.check(q)
     if n.lengths:
         raise ValueError(
             f"attention over the complete DAG takes one case at a time, got {len(n.lengths)}."
@@ -133,12 +120,8 @@ def _alone(n: Neighbourhoods) -> Tensor | None:
 
 
 def _along(
-    q: Float[Tensor, "context head node d_head"],
-    k: Float[Tensor, "context head node d_head"],
-    v: Float[Tensor, "context head node d_head"],
-    order: Tensor,
-    prefixes: Callable[[Tensor, Tensor, Tensor], list[Tensor]],
-) -> Float[Tensor, "context head node d_head"]:
+    q: Heads, k: Heads, v: Heads, order: Tensor, prefixes: Callable[..., list[Tensor]]
+) -> Heads:
     """`prefixes` on nodes in order. Without the first query and the last key, the query at any
     position sees the keys up to and including that position."""
     q, k, v = (x.index_select(2, order) for x in (q, k, v))
@@ -162,11 +145,7 @@ def _softmax_block(
     return torch.cat([attend(part, k, v) for part in q.split(rows, 2)], dim=2).unflatten(1, groups)
 
 
-def _softmax_prefixes(
-    q: Float[Tensor, "context head pos d_head"],
-    k: Float[Tensor, "context head pos d_head"],
-    v: Float[Tensor, "context head pos d_head"],
-) -> list[Tensor]:
+def _softmax_prefixes(q: Heads, k: Heads, v: Heads) -> list[Tensor]:
     """A slice of the queries at a time, so that their scores and their mask stay bounded."""
     rows = max(1, SCORES // (k.shape[0] * k.shape[1] * k.shape[2]))
     outputs, end = [], 0
@@ -180,13 +159,13 @@ def _softmax_prefixes(
 
 
 def _exponents(
-    x: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "*_ random d_head"]
+    x: Float[Tensor, "*batch d_head"], projection: Projection
 ) -> Float[Tensor, "*batch random"]:
     return x @ projection.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
 
 
 def _query_features(
-    q: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "*_ random d_head"]
+    q: Float[Tensor, "*batch d_head"], projection: Projection
 ) -> Float[Tensor, "*batch random"]:
     exponents = _exponents(q, projection)
     return (exponents - exponents.amax(-1, keepdim=True).detach()).exp() + FLOOR
@@ -196,7 +175,7 @@ def _factorized_block(
     q: Float[Tensor, "context head group reader d_head"],
     k: Float[Tensor, "context head group member d_head"],
     v: Float[Tensor, "context head group member d_head"],
-    projection: Float[Tensor, "*_ random d_head"],
+    projection: Projection,
 ) -> Float[Tensor, "context head group reader d_head"]:
     exponents = _exponents(k, projection)
     keys = (exponents - exponents.amax((-2, -1), keepdim=True).detach()).exp() + FLOOR
@@ -205,12 +184,7 @@ def _factorized_block(
     return (queries @ weighted) / (queries @ total)
 
 
-def _factorized_prefixes(
-    q: Float[Tensor, "context head pos d_head"],
-    k: Float[Tensor, "context head pos d_head"],
-    v: Float[Tensor, "context head pos d_head"],
-    projection: Float[Tensor, "*_ random d_head"],
-) -> list[Tensor]:
+def _factorized_prefixes(q: Heads, k: Heads, v: Heads, projection: Projection) -> list[Tensor]:
     """Running sums, a range of positions at a time.
 
     The keys up to a position are normalized by their maximum, `running`. A range is computed
@@ -313,9 +287,10 @@ class PredecessorAttention(nn.Module):
         heads: int,
         *,
         attention: Attention,
-        random_features: int,
+        random_features: int = 32,
         generator: torch.Generator,
     ) -> None:
+        """`random_features` is how many the factorized attention has per head."""
         super().__init__()
         self.heads = heads
         self.queries, self.keys, self.values, self.output = (
@@ -329,11 +304,7 @@ class PredecessorAttention(nn.Module):
 
     def forward(self, h: NodeStates, n: Neighbourhoods) -> NodeStates:
         q, k, v = (
-            rearrange(
-                part(h).reshape(-1, *h.shape[-2:]),
-                "context node (head d) -> context head node d",
-                head=self.heads,
-            )
+            part(h).reshape(-1, *h.shape[-2:]).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.queries, self.keys, self.values)
         )
         if self.projection is None:
@@ -342,8 +313,7 @@ class PredecessorAttention(nn.Module):
             # Exponentials of random features need single precision.
             q, k, v = (x.to(self.projection.dtype) for x in (q, k, v))
             mixed = factorized_attention(q, k, v, n, self._projections(len(q))).to(h.dtype)
-        mixed = rearrange(mixed, "context head node d -> context node (head d)")
-        return self.output(mixed.reshape(h.shape))
+        return self.output(mixed.transpose(1, 2).reshape(h.shape))
 
     def _projections(self, contexts: int) -> Float[Tensor, "*context random d_head"]:
         """One for all contexts, or where several networks are stacked that of each context."""
@@ -363,22 +333,12 @@ class Dagformer(nn.Module):
         heads: int,
         *,
         attention: Attention = "softmax",
-        random_features: int = 32,
-        expansion: int = 2,
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`random_features` is how many the factorized attention has per head; `expansion` is the
-        hidden width of the feed-forward network in multiples of `width`; `dropout` acts on what
-        each branch adds. Without a generator the seed is 0."""
+        """`dropout` acts on what each branch adds. Without a generator the seed is 0."""
         super().__init__()
-        check_sizes(
-            width=width,
-            layers=layers,
-            heads=heads,
-            random_features=random_features,
-            expansion=expansion,
-        )
+        check_sizes(width=width, layers=layers, heads=heads)
         if width % heads:
             raise ValueError(f"heads must divide width={width}, got {heads}.")
         if attention not in ("softmax", "factorized"):
@@ -387,14 +347,8 @@ class Dagformer(nn.Module):
         self.attentions = nn.ModuleList()
         self.feed_forwards = nn.ModuleList()
         for _ in range(layers):
-            mixer = PredecessorAttention(
-                width,
-                heads,
-                attention=attention,
-                random_features=random_features,
-                generator=generator,
-            )
-            feed = feed_forward(width, expansion, generator)
+            mixer = PredecessorAttention(width, heads, attention=attention, generator=generator)
+            feed = feed_forward(width, EXPANSION, generator)
             self.attentions.append(Branch(width, mixer, dropout))
             self.feed_forwards.append(Branch(width, feed, dropout))
 

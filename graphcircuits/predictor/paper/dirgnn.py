@@ -26,6 +26,10 @@ AT_ONCE, GPU_AT_ONCE = 2**12, 2**19
 """Nodes of a large graph that are computed at once where no gradient is wanted: fewer, and calls
 take the time; more, and their states leave the caches."""
 AGGREGATIONS = ("sum", "mean")
+ALPHA = 0.5
+"""Weighs successors against predecessors."""
+EXPANSION = 2
+"""Hidden width of the feed-forward networks of both graph learners, in multiples of theirs."""
 
 
 def piece_size(h: NodeStates) -> int:
@@ -35,33 +39,26 @@ def piece_size(h: NodeStates) -> int:
 
 
 class DirectedGraphConv(nn.Module):
-    """(1 - alpha) incoming(predecessors) + alpha outgoing(successors) + root(own).
+    """(1 - ALPHA) incoming(predecessors) + ALPHA outgoing(successors) + root(own).
 
     Neighbours are summed, or averaged: components of deep subjects have many more of them.
     """
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        alpha: float = 0.5,
-        aggregation: str = "sum",
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, width: int, *, aggregation: str = "sum", generator: torch.Generator) -> None:
         super().__init__()
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must be in 0..1, got {alpha}.")
         if aggregation not in AGGREGATIONS:
             known = ", ".join(AGGREGATIONS)
             raise ValueError(f"aggregation must be one of {known}, got {aggregation!r}.")
-        self.alpha, self.aggregation = alpha, aggregation
+        self.aggregation = aggregation
         self.incoming = linear(width, width, generator, bias=False)
         self.outgoing = linear(width, width, generator, bias=False)
         self.root = linear(width, width, generator)
 
     def forward(self, h: NodeStates, n: "Neighbourhoods | Piece") -> NodeStates:
         if isinstance(n, Piece):
-            return n.add_messages(self.root(h))
+            states = self.root(h)
+            states += n.before.index_select(0, n.reading)
+            return states.add_(n.after.index_select(0, n.run))
         before, after = self.messages(*n.sums(h), n.degrees)
         return self.root(h) + before + after
 
@@ -75,7 +72,7 @@ class DirectedGraphConv(nn.Module):
         if self.aggregation == "mean":
             n_before, n_after = (degree.to(before).clamp_min(1) for degree in degrees)
             before, after = before / n_before, after / n_after
-        return (1 - self.alpha) * self.incoming(before), self.alpha * self.outgoing(after)
+        return (1 - ALPHA) * self.incoming(before), ALPHA * self.outgoing(after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +83,6 @@ class Piece:
     run: Int[Tensor, " node"]
     before: Float[Tensor, "group width"]
     after: Float[Tensor, "run width"]
-
-    def add_messages(self, h: Float[Tensor, "node width"]) -> Float[Tensor, "node width"]:
-        """The states with what each node hears added to them, in place."""
-        h += self.before.index_select(0, self.reading)
-        return h.add_(self.after.index_select(0, self.run))
 
 
 class _ActivatedConv(DirectedGraphConv):
@@ -106,23 +98,19 @@ class DirGNN(nn.Module):
         width: int,
         layers: int,
         *,
-        expansion: int = 2,
-        alpha: float = 0.5,
         aggregation: str = "sum",
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`expansion` is the hidden width of the feed-forward network in multiples of `width`;
-        `alpha` weighs successors against predecessors; `aggregation` is "sum" or "mean"; `dropout`
-        acts on what each branch adds. Without a generator the seed is 0."""
+        """`dropout` acts on what each branch adds. Without a generator the seed is 0."""
         super().__init__()
-        check_sizes(width=width, layers=layers, expansion=expansion)
+        check_sizes(width=width, layers=layers)
         generator = generator or torch.Generator().manual_seed(0)
         self.convolutions = nn.ModuleList()
         self.feed_forwards = nn.ModuleList()
         for _ in range(layers):
-            conv = _ActivatedConv(width, alpha=alpha, aggregation=aggregation, generator=generator)
-            feed = feed_forward(width, expansion, generator)
+            conv = _ActivatedConv(width, aggregation=aggregation, generator=generator)
+            feed = feed_forward(width, EXPANSION, generator)
             self.convolutions.append(Branch(width, conv, dropout))
             self.feed_forwards.append(Branch(width, feed, dropout))
 

@@ -8,7 +8,7 @@ Paper: Pooling, Readout, and Training.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import LayerNorm, check_sizes, linear
@@ -17,10 +17,10 @@ from graphcircuits.predictor.block import LayerNorm, check_sizes, linear
 class SetMean(nn.Module):
     """One stage: rows of the same set become one row."""
 
-    def __init__(self, width: int, hidden: int, *, generator: torch.Generator) -> None:
+    def __init__(self, width: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.inner = nn.Sequential(LayerNorm(width), linear(width, hidden, generator), nn.SiLU())
-        self.outer = linear(hidden, width, generator)
+        self.inner = nn.Sequential(LayerNorm(width), linear(width, width, generator), nn.SiLU())
+        self.outer = linear(width, width, generator)
 
     def forward(
         self, h: Float[Tensor, "row edge width"], set_of: Int[Tensor, " row"], n_sets: int
@@ -31,29 +31,17 @@ class SetMean(nn.Module):
         counts = torch.bincount(set_of, minlength=n_sets)
         return self.outer(sums / counts[:, None, None])
 
-    def of_rows(
-        self, h: Float[Tensor, "*lead row edge width"], counts: Bool[Tensor, "*lead row"]
-    ) -> Float[Tensor, "*lead edge width"]:
-        """The same where all rows that count are one set, for many sets at once."""
-        weights = counts / counts.sum(-1, keepdim=True).clamp_min(1)
-        rows = self.inner(h)
-        return self.outer(torch.einsum("...rew,...r->...ew", rows, weights.to(rows.dtype)))
-
 
 class DeepSets(nn.Module):
     """One state per edge from its states in all contexts, whatever their order."""
 
-    def __init__(
-        self, width: int, *, hidden: int | None = None, generator: torch.Generator | None = None
-    ) -> None:
-        """`hidden` is the width inside the sets, by default `width`. Without a generator the seed
-        is 0."""
+    def __init__(self, width: int, *, generator: torch.Generator | None = None) -> None:
+        """Without a generator the seed is 0."""
         super().__init__()
-        hidden = width if hidden is None else hidden
-        check_sizes(width=width, hidden=hidden)
+        check_sizes(width=width)
         generator = generator or torch.Generator().manual_seed(0)
-        self.positions = SetMean(width, hidden, generator=generator)
-        self.pairs = SetMean(width, hidden, generator=generator)
+        self.positions = SetMean(width, generator=generator)
+        self.pairs = SetMean(width, generator=generator)
 
     def forward(
         self, h: Float[Tensor, "context edge width"], pair: Int[Tensor, " context"]
@@ -66,13 +54,4 @@ class DeepSets(nn.Module):
             )
         names, set_of = pair.unique(return_inverse=True)
         by_pair = self.positions(h, set_of, len(names))
-        all_pairs = torch.zeros_like(names)
-        return self.pairs(by_pair, all_pairs, 1).squeeze(0)
-
-    def of_grid(
-        self,
-        h: Float[Tensor, "*lead pair position edge width"],
-        scored: Bool[Tensor, "*lead pair position"],
-    ) -> Float[Tensor, "*lead edge width"]:
-        """The same for several cases or runs at once, by which positions of a pair are scored."""
-        return self.pairs.of_rows(self.positions.of_rows(h, scored), scored.any(-1))
+        return self.pairs(by_pair, torch.zeros_like(names), 1).squeeze(0)

@@ -63,32 +63,42 @@ def summarize(
     # Of every coordinate: score without the value, covariance with w, variance.
     d = aligner.d_align
     columns = [(u @ c).mT, (w.unsqueeze(-2) @ c).mT / d, c.mT @ c / d]
-    table = _times(identifiers, torch.cat(columns, dim=-1), stack)
+    if stack:
+        table = torch.bmm(identifiers.flatten(1, -2), torch.cat(columns, dim=-1))
+        table = table.unflatten(1, identifiers.shape[1:-1])
+    else:
+        table = identifiers @ torch.cat(columns, dim=-1)
     a = table[..., :heads] + by_role((u @ r.mT).mT).unsqueeze(-2)
     wa = table[..., heads] + by_role((r @ w.unsqueeze(-1)) / d)
     cross = table[..., heads + 1 :] + by_role(2 * (r @ c) / d).unsqueeze(-2)
     aa = (identifiers * cross).sum(-1) + by_role(r.square().mean(-1, keepdim=True))
     # Attention of each head, then the sums.
-    alpha, on_itself = (u @ w.unsqueeze(-1)).squeeze(-1), (u @ s.unsqueeze(-1)).squeeze(-1)
     like = values.unsqueeze(-3)
-    weights, on_summary = attend(
-        values,
-        fit(w.square().mean(-1), values),
-        wa.unsqueeze(-2),
-        aa.unsqueeze(-2),
-        fit(alpha[..., None, None], like),
-        a.mT.unsqueeze(-2),
-        fit(on_itself[..., None, None], like),
-        None if known is None else known[..., None, None, None, :],
-        layer.norm.eps,
-    )
+
+    def attention() -> tuple[
+        Float[Tensor, "*lead vector head row coordinate"], Float[Tensor, "*lead vector head row 1"]
+    ]:
+        """To every coordinate, times the scale of its token, and to the summary; what is made on
+        the way is as large, and given back."""
+        ww = fit(w.square().mean(-1), values)
+        variance = (ww * values + 2 * wa.unsqueeze(-2)) * values + aa.unsqueeze(-2)
+        scale = (variance.clamp_min(0) + layer.norm.eps).rsqrt().unsqueeze(-3)
+        by_value, on_itself = (fit((u @ x.unsqueeze(-1)).unsqueeze(-1), like) for x in (w, s))
+        scores = scale * (by_value * like + a.mT.unsqueeze(-2))
+        if known is not None:
+            scores = scores.masked_fill(~known[..., None, None, None, :], -torch.inf)
+        total = torch.logaddexp(scores.logsumexp(-1, keepdim=True), on_itself)
+        return (scores - total).exp() * scale, (on_itself - total).exp()
+
+    weights, on_summary = attention()
     sums = weights.flatten(-3, -2) @ identifiers
     read = [
         sums.unflatten(-2, weights.shape[-3:-1]),
         (weights * like).sum(-1, keepdim=True),
         on_summary,
     ]
-    linear = torch.cat([maps @ c.unsqueeze(-3), _column(maps, w), _column(maps, s)], dim=-1).mT
+    mapped = [maps @ c.unsqueeze(-3), *(maps @ x[..., None, :, None] for x in (w, s))]
+    linear = torch.cat(mapped, dim=-1).mT
     attended = torch.cat(read, dim=-1) @ fit(linear, like)
     roles = (maps.unsqueeze(-4) @ r[..., None, :, None]).squeeze(-1)
     attended = attended + weights.sum(-1, keepdim=True) * by_role(roles).unsqueeze(-2)
@@ -98,44 +108,5 @@ def summarize(
     return attended, fit(aligner.summary, attended)
 
 
-def attend(
-    v: Float[Tensor, "*lead vector row coordinate"],
-    ww: Float[Tensor, "*_"],
-    wa: Float[Tensor, "*lead vector 1 coordinate"],
-    aa: Float[Tensor, "*lead vector 1 coordinate"],
-    alpha: Float[Tensor, "*_ head 1 1"],
-    a: Float[Tensor, "*lead vector head 1 coordinate"],
-    on_itself: Float[Tensor, "*_ head 1 1"],
-    known: Bool[Tensor, "*lead 1 1 1 coordinate"] | None,
-    eps: float,
-) -> tuple[
-    Float[Tensor, "*lead vector head row coordinate"], Float[Tensor, "*lead vector head row 1"]
-]:
-    """Attention to every coordinate times the scale of its token, and attention to the summary."""
-    variance = ((ww * v + 2 * wa) * v + aa).clamp_min(0)
-    scale = (variance + eps).rsqrt().unsqueeze(-3)
-    scores = scale * (alpha * v.unsqueeze(-3) + a)
-    if known is not None:
-        scores = scores.masked_fill(~known, -torch.inf)
-    total = torch.logaddexp(scores.logsumexp(-1, keepdim=True), on_itself)
-    return (scores - total).exp() * scale, (on_itself - total).exp()
-
-
 def _centered(x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
     return x - x.mean(-1, keepdim=True)
-
-
-def _column(
-    maps: Float[Tensor, "*run head size width"], x: Float[Tensor, "*run width"]
-) -> Float[Tensor, "*run head size 1"]:
-    return maps @ x[..., None, :, None]
-
-
-def _times(
-    x: Float[Tensor, "*lead vector coordinate identifier"],
-    matrix: Float[Tensor, "*run identifier column"],
-    stack: bool,
-) -> Float[Tensor, "*lead vector coordinate column"]:
-    if not stack:
-        return x @ matrix
-    return torch.bmm(x.flatten(1, -2), matrix).unflatten(1, x.shape[1:-1])

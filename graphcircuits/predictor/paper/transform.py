@@ -20,7 +20,7 @@ Paper: Graph Transformations, and the connectivity conditions in Graph Learning 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal
 
@@ -61,24 +61,18 @@ class Endpoints:
     @classmethod
     def of(cls, graph: ComponentGraph) -> "Endpoints":
         """The graph's own numbering, which is already the order of computation."""
-        components = [graph.components_of(reader) for reader in range(graph.n_readers)]
-        counts = torch.tensor([len(writers) for writers in components])
+        feeds = [(r, w) for r in range(graph.n_readers) for w in graph.components_of(r)]
+        feeding, fed = torch.tensor(feeds).unbind(1)
         return cls(
             n_writers=graph.n_writers,
             n_readers=graph.n_readers,
             edge_writers=graph.edge_writers,
             edge_readers=graph.edge_readers,
-            feeding=torch.arange(graph.n_readers).repeat_interleave(counts),
-            fed=torch.tensor([writer for writers in components for writer in writers]),
+            feeding=feeding,
+            fed=fed,
             writer_rank=torch.arange(graph.n_writers),
             reader_rank=torch.arange(graph.n_readers),
         )
-
-    @cached_property
-    def last_read(self) -> Int[Tensor, " writer"]:
-        """The rank of the last reader that feeds each writer; -1 where none does."""
-        last = torch.full((self.n_writers,), -1)
-        return last.scatter_reduce(0, self.fed, self.reader_rank[self.feeding], "amax")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,21 +114,10 @@ class Neighbourhoods:
             return self
         return replace(self, alive=alive, whole=self)
 
-    def heard(self, h: NodeStates) -> NodeStates:
-        """States with those of silent nodes set to zero."""
-        return h if self.alive is None else h * self.alive[..., None]
-
     def to(self, device: torch.device | str) -> "Neighbourhoods":
-        return replace(
-            self,
-            member_node=self.member_node.to(device),
-            member_group=self.member_group.to(device),
-            group_of=self.group_of.to(device),
-            order=None if self.order is None else self.order.to(device),
-            edge_nodes=self.edge_nodes.to(device),
-            alive=None if self.alive is None else self.alive.to(device),
-            whole=None,
-        )
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        moved = {name: x.to(device) for name, x in held.items() if isinstance(x, Tensor)}
+        return replace(self, whole=None, **moved)
 
     def check(self, h: Tensor, axis: int = -2) -> None:
         """Refuse states of another graph, which a gather would take without a word."""
@@ -179,7 +162,8 @@ class Neighbourhoods:
 
     def sums(self, h: NodeStates) -> tuple[Tensor, Tensor]:
         """At every node the sum of `h` over its predecessors, and over its successors."""
-        h = self.heard(h)
+        if self.alive is not None:
+            h = h * self.alive[..., None]
         return sum_over_predecessors(h, self), sum_over_successors(h, self)
 
     @cached_property
@@ -283,17 +267,11 @@ def neighbourhoods(
     n_edges = len(ends.edge_writers)
     n_nodes = n_components + n_edges
     edge_nodes = torch.arange(n_components, n_nodes)
-    nobody = torch.empty(0, dtype=torch.int64)
     if connectivity != "observed":
-        return Neighbourhoods(
-            n_nodes=n_nodes,
-            n_groups=0,
-            member_node=nobody,
-            member_group=nobody,
-            group_of=torch.full((n_nodes,), -1),
-            order=_order(ends, transformation) if connectivity == "complete" else None,
-            edge_nodes=edge_nodes,
-        )
+        nobody = torch.empty(0, dtype=torch.int64)
+        order = _order(ends, transformation) if connectivity == "complete" else None
+        nowhere = torch.full((n_nodes,), -1)
+        return Neighbourhoods(n_nodes, 0, nobody, nobody, nowhere, order, edge_nodes)
     arriving, fed = _arrivals(ends)
     nodes, groups, group_of, n_groups = edge_nodes[arriving], fed, ends.edge_writers, ends.n_writers
     if transformation == "incidence":
@@ -336,7 +314,10 @@ def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " nod
     if transformation == "line":
         return edges.argsort(stable=True)
     readers = (rank * 3 + 1) * step
-    writers = (ends.last_read * 3 + 2) * step + ends.writer_rank
+    # A writer follows the last reader that feeds it, if any.
+    last = torch.full_like(ends.writer_rank, -1)
+    last = last.scatter_reduce(0, ends.fed, rank[ends.feeding], "amax")
+    writers = (last * 3 + 2) * step + ends.writer_rank
     return torch.cat([writers, readers, edges]).argsort(stable=True)
 
 

@@ -18,7 +18,7 @@ from graphcircuits.predictor.paper.transform import (
     sum_over_predecessors,
     sum_over_successors,
 )
-from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
+from lab.paper.side_by_side import StackedTables, StackedVectors, pooled, stacked_logits
 from lab.paper.stacked import of_run
 from lab.paper.vectors import WIDTHS, vector_lists
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, small
@@ -127,7 +127,7 @@ def test_pooling_a_grid_is_pooling_its_contexts() -> None:
     scored = torch.tensor(
         [[[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0]]]
     ).bool()
-    found = pool.of_grid(h, scored)
+    found = pooled(pool, h, scored)
     for case in range(2):
         pair = scored[case].nonzero()[:, 0]
         torch.testing.assert_close(found[case], pool(h[case][scored[case]], pair))

@@ -308,7 +308,6 @@ def test_softmax_refuses_a_large_complete_dag(monkeypatch: pytest.MonkeyPatch) -
         ((6, 1, 4), {}, "heads must divide width=6, got 4"),
         ((4, 0, 0), {}, "layers must be at least 1, got 0; heads must be at least 1, got 0"),
         ((4, 1, 2), {"attention": "linear"}, "unknown attention 'linear'; choose one of softmax"),
-        ((4, 1, 2), {"random_features": 0}, "random_features must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(

@@ -26,9 +26,8 @@ def by_hand(model: DeepSets, h: Tensor, pair: Tensor) -> Tensor:
     return torch.stack(edges)
 
 
-@pytest.mark.parametrize("hidden", [None, 6])
-def test_pooling_is_the_hand_loop(hidden: int | None) -> None:
-    model = DeepSets(4, hidden=hidden, generator=seeded(0)).double()
+def test_pooling_is_the_hand_loop() -> None:
+    model = DeepSets(4, generator=seeded(0)).double()
     h = states(6, 5, 4)
     expected = by_hand(model, h, PAIR)
     torch.testing.assert_close(model(h, PAIR), expected, rtol=1e-10, atol=1e-10)
@@ -77,5 +76,5 @@ def test_contexts_and_pairs_must_match() -> None:
         model(torch.zeros(3, 5, 4), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="needs at least one context"):
         model(torch.zeros(0, 5, 4), torch.empty(0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
-        DeepSets(4, hidden=0)
+    with pytest.raises(ValueError, match="width must be at least 1, got 0"):
+        DeepSets(0)
