@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import Metric, check_writers
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
-from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.graph import Block
 from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Run
@@ -54,7 +54,10 @@ def single_edge(
     graph = base.subject.graph
     check_writers(base.subject, tuple(base.states.input.shape[:2]), other)
     wanted = torch.arange(graph.n_edges) if edges is None else edges.cpu()
-    _check_edges(graph, wanted)
+    if wanted.numel() == 0 or wanted.min() < 0 or wanted.max() >= graph.n_edges:
+        raise ValueError(
+            f"edges must be one or more of 0..{graph.n_edges - 1}, got {wanted.tolist()}."
+        )
     chosen = torch.zeros(graph.n_edges, dtype=torch.bool)
     chosen[wanted] = True
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
@@ -116,16 +119,14 @@ def _without_heads(
     """Logits when an MLP, or `logits`, reads `change` more."""
     if block.kind == "logits":
         return base.subject.unembed(base.streams[-1] + change)
-    return _finish(base, block.layer, None, _changed_hidden(base, block.layer, _Change(change)))
+    return _finish(base, block.layer, None, _Change(change))
 
 
 def _with_heads(
     base: Run, layer: int, by_head: "_Change"
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits when the heads of a layer write `by_head` more."""
-    parallel = base.subject.config.parallel
-    hidden = None if parallel else _changed_hidden(base, layer, by_head)
-    return _finish(base, layer, by_head, hidden)
+    return _finish(base, layer, by_head, None if base.subject.config.parallel else by_head)
 
 
 def _changes_by_heads(
@@ -276,10 +277,11 @@ def _finish(
     base: Run,
     layer: int,
     by_head: _Change | None,
-    hidden: Float[Tensor, "edge batch pos d_mlp"] | None,
+    at_mlp: _Change | None,
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
-    """Logits from what changed in a layer: its heads' outputs, its MLP's hidden vectors."""
+    """Logits from what changed in a layer: its heads' outputs, what its MLP reads."""
     subject, config = base.subject, base.subject.config
+    hidden = None if at_mlp is None else _changed_hidden(base, layer, at_mlp)
     W_out = subject.write_weight("W_out", layer)
     rest = base.streams[2 * layer + 2]
     if hidden is not None:
@@ -310,10 +312,3 @@ def _chunk(base: Run, memory_limit: int | None) -> tuple[int, int]:
     largest = batch * pos * base.subject.config.d_mlp
     chunk = at_once(base.subject, numbers, memory_limit, largest=largest)
     return min(chunk, base.subject.graph.n_writers), numbers
-
-
-def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:
-    if edges.numel() == 0 or edges.min() < 0 or edges.max() >= graph.n_edges:
-        raise ValueError(
-            f"edges must be one or more of 0..{graph.n_edges - 1}, got {edges.tolist()}."
-        )
