@@ -156,13 +156,15 @@ def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank c
 def _maps(graph: ComponentGraph, writers: Factors, readers: Factors) -> Float[Tensor, "edge _"]:
     """What is kept of the edge maps (`_summary`), of all writers of one kind at once."""
     received, sent = _stream_sums(graph, writers, readers)
+    writer_kinds, _ = kinds(graph)
     first_stream = torch.searchsorted(graph.stream_reads, torch.arange(graph.n_writers), right=True)
     rows: list[Tensor] = []
     for reader, B in enumerate(readers):
         total = B.mT @ received[int(graph.reader_stream[reader])] @ B
         summaries = B.new_zeros(int(graph.reads[reader]), 4 + N_SINGULAR)
-        for kind in _writers_by_kind(graph):
-            chosen = kind[kind < len(summaries)]
+        # The writers of a kind have factors of one shape.
+        for kind in range(len(WRITER_KINDS)):
+            chosen = (writer_kinds[: len(summaries)] == kind).nonzero().flatten()
             if len(chosen):
                 A = torch.stack([writers[writer] for writer in chosen])
                 beside = A @ sent[first_stream[chosen]] @ A.mT
@@ -202,12 +204,6 @@ def _stream_sums(
     for stream, B in zip(graph.reader_stream.tolist(), readers, strict=True):
         read[stream] += B @ B.mT
     return written.cumsum(0), read.flip(0).cumsum(0).flip(0)
-
-
-def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
-    """The writers of each kind in WRITER_KINDS; those of a kind have factors of one shape."""
-    kind, _ = kinds(graph)
-    return [(kind == place).nonzero().flatten() for place in range(len(WRITER_KINDS))]
 
 
 def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:

@@ -235,11 +235,11 @@ def effects(
             scores, subject.graph, run, deltas, first_layer=path.first_layer, writers=path.writers
         )
     scores /= len(points) if weights is None else float(weights.sum())
-    losses = [
+    before, after = (
         pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
         for run in (clean, corrupted)
-    ]
-    return scores, losses[0], losses[1]
+    )
+    return scores, before, after
 
 
 # Paths
@@ -323,13 +323,8 @@ def _paths(
 def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
     """The subject from a layer on, with that layer's heads and, if told, its MLP silent."""
     silent = ("W_O", "b_O") if with_mlp else ("W_O", "b_O", "W_out", "b_out")
-    layered = [
-        name
-        for name in subject.weights
-        if name not in ("W_E", "W_pos", "W_U", "b_U") and not name.startswith("final_norm")
-    ]
     weights = dict(subject.weights)
-    for name in layered:
+    for name in weights.keys() - {"W_E", "W_pos", "W_U", "b_U", "final_norm_w", "final_norm_b"}:
         suffix = weights[name][layer:]
         if name in silent:
             suffix = torch.cat([torch.zeros_like(suffix[:1]), suffix[1:]])

@@ -238,11 +238,6 @@ class Components:
         """A layer's bias, or None in a subject without it."""
         return self.weights[name][layer] if name in self.weights else None
 
-    def _heads_out(self, z: Float[Tensor, "*batch head d_head"], layer: int) -> Stream:
-        """The sum of the heads' outputs and b_O."""
-        W_O = self.write_weight("W_O", layer).flatten(0, 1)
-        return self._linear(z.flatten(-2), W_O, "b_O", layer)
-
     def pull_through_norm(
         self, name: str, stream: Spread, grad: Stream, layer: int | slice | None = None
     ) -> Stream:

@@ -193,7 +193,8 @@ class Transformer(Components):
     def _layer(self, stream: Float[Tensor, "*batch pos d_model"], layer: int) -> LayerStates:
         at_heads = self.rules.read(stream, 2 * layer)
         q, k, v, z = self.attention(at_heads, layer)
-        with_heads = stream + self._heads_out(z, layer)
+        W_O = self.write_weight("W_O", layer).flatten(0, 1)
+        with_heads = stream + self._linear(z.flatten(-2), W_O, "b_O", layer)
         at_mlp = stream if self.config.parallel else with_heads
         # A view of its own, so that its gradient is that of what the MLP alone reads.
         at_mlp = self.rules.read(at_mlp.view_as(at_mlp), 2 * layer + 1)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.engine.relaxed import best_edges, ranks
-from graphcircuits.engine.stack import Stack
+from graphcircuits.engine.stack import ALL, Rows, Stack
 
 PAIRS_PER_EDGE = 4
 """Pairs of edges that `distill` compares, for each edge."""
@@ -59,7 +59,7 @@ def faithfulness_loss(
 
     It is what CMD measures, with the masks of circuits relaxed.
     """
-    drawn = None
+    drawn: Rows = ALL
     if 0 < rows < stack.n_pairs:
         order = torch.randperm(stack.n_pairs, generator=generator, device=scores.device)
         drawn = order[:rows]
