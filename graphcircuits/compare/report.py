@@ -93,8 +93,8 @@ class Report:
 
     @cached_property
     def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
-        """Every run with the figures of its curve, and before them what is compared with a known
-        circuit.
+        """Every run with its seconds and the figures of its curve, and before them what is compared
+        with a known circuit.
 
         `needed` are the best edges that keep KEEP; all edges keep everything.
         """
@@ -113,7 +113,7 @@ class Report:
             curve = run.curve
             needed = float(curve.edges_for(KEEP) or curve.n_edges)
             areas = {"log_area": curve.log_area, "cpr": curve.cpr, "cmd": curve.cmd}
-            scores.append((run, record | {"needed": needed} | areas))
+            scores.append((run, record | {"needed": needed, "seconds": run.seconds} | areas))
         return scores
 
     def by_case(self, name: str, method: str) -> ByCase:
@@ -139,9 +139,6 @@ class Report:
             if not runs:
                 continue
             peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
-            seconds: dict[str, list[float]] = {}
-            for run in runs:
-                seconds.setdefault(run.case, []).append(run.seconds)
             main = self.by_case("auroc" if self.has_truth else "log_area", method)
             needed = self.by_case("needed", method).values()
             rows.append(
@@ -156,7 +153,7 @@ class Report:
                     cpr=mean(means(self.by_case("cpr", method))),
                     cmd=mean(means(self.by_case("cmd", method))),
                     wins=wins[method],
-                    seconds=median(map(mean, seconds.values())),
+                    seconds=median(means(self.by_case("seconds", method))),
                     peak_bytes=max(peaks, default=None),
                 )
             )
@@ -206,10 +203,6 @@ class Report:
                 )
         return breakdowns
 
-    @property
-    def _noun(self) -> str:
-        return "case" if self.config.fleet in ("planted", "language") else "subject"
-
     def other_labels(self) -> list["Report"]:
         """The same runs by all other labels, on the test cases at head level: the paper's figures
         are about those, and go by labels that are not the complete ones."""
@@ -255,7 +248,8 @@ class Report:
         return "\n\n".join(blocks) + "\n" + (f"\n{failed}" if failed else "")
 
     def _about(self) -> str:
-        config, one = self.config, self._noun
+        config = self.config
+        one = "case" if config.fleet in ("planted", "language") else "subject"
         seeds = ", ".join(map(str, config.seeds))
         if config.once and len(config.seeds) > 1:
             seeds += f" ({', '.join(config.once)}: {config.seeds[0]} alone)"

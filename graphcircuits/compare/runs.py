@@ -334,9 +334,6 @@ def _lost(job: BenchJob, finished: int, what: str) -> tuple[list[Failure], Bench
     """The run that a process ended in, and the methods that it did not come to."""
     id, seed, methods = job
     error = f"{what}; where memory was short, fewer processes need less of it"
-    failed = [
-        Failure(case=id, method=method, seed=seed, error=error)
-        for method in methods[finished : finished + 1]
-    ]
-    rest = methods[finished + 1 :]
+    ended, rest = methods[finished : finished + 1], methods[finished + 1 :]
+    failed = [Failure(case=id, method=name, seed=seed, error=error) for name in ended]
     return failed, (id, seed, rest) if rest else None

@@ -61,7 +61,10 @@ def single_edge(
     chosen = torch.zeros(graph.n_edges, dtype=torch.bool)
     chosen[wanted] = True
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
-    chunk, numbers = _chunk(base, memory_limit)
+    batch, pos = base.states.input.shape[:2]
+    numbers = batch * Footprint(base.subject, pos).passing
+    largest = batch * pos * base.subject.config.d_mlp
+    chunk = min(graph.n_writers, at_once(base.subject, numbers, memory_limit, largest=largest))
     keep_freed_memory()
     row_of, results = chosen.cumsum(0) - 1, None
     with explained(base.subject, "edges", chunk, numbers):
@@ -171,9 +174,7 @@ def _changed_heads(
         for state in (states.q, states.z)
     )
     groups = [reader * served // config.heads_per_group for reader in readers]
-    k, v = (
-        state[layer][:, :, groups].transpose(1, 2)[:, :, None] for state in (states.k, states.v)
-    )
+    k, v = (x[layer][:, :, groups].transpose(1, 2)[:, :, None] for x in (states.k, states.v))
     new = _changed_reads(base, layer, kind, readers, change)
     q, k = (base.subject.for_scores(name, x, layer) for name, x in (("q", q), ("k", k)))
     new = new if kind == "v" else base.subject.for_scores(kind, new, layer)
@@ -303,12 +304,3 @@ def _finish(
     for later in range(layer + 1, config.n_layers):
         stream = subject.layer(stream, later)
     return subject.unembed(stream)
-
-
-def _chunk(base: Run, memory_limit: int | None) -> tuple[int, int]:
-    """How many edges to run at once, and how many numbers one of them holds."""
-    batch, pos = base.states.input.shape[:2]
-    numbers = batch * Footprint(base.subject, pos).passing
-    largest = batch * pos * base.subject.config.d_mlp
-    chunk = at_once(base.subject, numbers, memory_limit, largest=largest)
-    return min(chunk, base.subject.graph.n_writers), numbers

@@ -65,12 +65,9 @@ def edge_interactions(
     indices = graph.edge_indices(edges)
     pairs = prepare(subject, pairs, memory_limit)
     first, second = torch.triu_indices(len(edges), len(edges), 1)
-    rows = torch.arange(1 + len(edges) + len(first))
-    masks = torch.ones(len(rows), graph.n_edges, dtype=subject.dtype)
-    masks[rows[1 : 1 + len(edges)], indices] = 0
-    for one in (first, second):
-        masks[rows[1 + len(edges) :], indices[one]] = 0
-    masks = masks.to(subject.device)
+    whole = torch.ones(1, graph.n_edges, dtype=subject.dtype)
+    singles = whole.expand(len(edges), -1).scatter(1, indices[:, None], 0)
+    masks = torch.cat([whole, singles, singles[first] * singles[second]]).to(subject.device)
     size = Footprint(subject, pairs.clean.shape[1])
     held = 2 * size.pair + size.masked(grad=False)
     runs = 0

@@ -57,7 +57,9 @@ class InteractionReport:
             progress: Called with what is done and the total.
         """
         if edges is None and reader is None:
-            edges = _strongest(subject, pairs, progress)
+            scores = exact(subject, pairs, progress=progress)
+            best = scores.topk(min(STRONGEST, len(scores))).indices.sort().values
+            edges = subject.graph.names_of(best.cpu())
         elif edges is None:
             assert reader is not None
             edges = SharedRead.of(subject, pairs, reader).edges
@@ -174,10 +176,3 @@ class InteractionReport:
                 }
             )
         return rows
-
-
-def _strongest(subject: Transformer, pairs: Pairs, progress: Progress | None) -> list[str]:
-    graph = subject.graph
-    scores = exact(subject, pairs, progress=progress)
-    best = scores.topk(min(STRONGEST, graph.n_edges)).indices.sort().values
-    return [graph.edge_name(edge) for edge in best.tolist()]

@@ -79,7 +79,8 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
     writes = torch.stack([A.norm() for A in write_factors])
     reads = torch.stack([B.norm() for B in read_factors])
     composition = norm * _inverse(writes[writers] * reads[readers])
-    upstream, downstream = _neighbours(graph, composition)
+    upstream, downstream = _neighbours(graph, composition, writers, readers)
+    writer_kinds, reader_kinds = kinds(graph)
     depths = (graph.writer_layer[graph.edge_writers], graph.reader_layer[graph.edge_readers])
     columns = [
         _log(norm),
@@ -96,7 +97,8 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
         upstream[writers],
         downstream[readers],
         *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
-        *_kinds(graph).to(composition).T,
+        *F.one_hot(writer_kinds, len(WRITER_KINDS)).to(composition)[writers].T,
+        *F.one_hot(reader_kinds, len(READER_KINDS)).to(composition)[readers].T,
     ]
     return torch.stack(columns, dim=1)
 
@@ -206,21 +208,13 @@ def _stream_sums(
     return written.cumsum(0), read.flip(0).cumsum(0).flip(0)
 
 
-def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
-    """Ones at the kinds of writer and reader."""
-    writers, readers = kinds(graph)
-    at_writer = F.one_hot(writers, len(WRITER_KINDS))[graph.edge_writers]
-    at_reader = F.one_hot(readers, len(READER_KINDS))[graph.edge_readers]
-    return torch.cat([at_writer, at_reader], dim=1).float()
-
-
 def _neighbours(
-    graph: ComponentGraph, composition: Float[Tensor, " edge"]
+    graph: ComponentGraph,
+    composition: Float[Tensor, " edge"],
+    writers: Int[Tensor, " edge"],
+    readers: Int[Tensor, " edge"],
 ) -> tuple[Float[Tensor, " writer"], Float[Tensor, " reader"]]:
     """The largest composition into each writer's component, and out of each reader's."""
-    writers, readers = (
-        ends.to(composition.device) for ends in (graph.edge_writers, graph.edge_readers)
-    )
     into = composition.new_zeros(graph.n_readers).scatter_reduce(0, readers, composition, "amax")
     out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, writers, composition, "amax")
     upstream = composition.new_zeros(graph.n_writers)

@@ -262,17 +262,6 @@ class _Path:
     change: Float[Tensor, "batch pos d_model"]
     """What full corruption of the group adds to the stream."""
 
-    def run(
-        self,
-        pairs: Pairs,
-        shares: Float[Tensor, " step"],
-        weights: Float[Tensor, " step"] | None = None,
-    ) -> Pass:
-        """One run on all prompts for each share of corruption, step by step, with gradients."""
-        streams = self.stream + shares[:, None, None, None] * self.change
-        streams = streams.to(self.stream.dtype)
-        return run_with_gradients(self.suffix, streams.flatten(0, 1), pairs, weights)
-
 
 def _runs(
     subject: Transformer,
@@ -290,7 +279,9 @@ def _runs(
     if isinstance(over, str):
         for path in _paths(subject, clean, deltas, over):
             for some, count in zip(shares, counts, strict=True):
-                yield path, path.run(pairs, 1 - some.to(deltas), count)
+                corrupted_shares = (1 - some.to(deltas))[:, None, None, None]
+                streams = (path.stream + corrupted_shares * path.change).to(path.stream.dtype)
+                yield path, run_with_gradients(path.suffix, streams.flatten(0, 1), pairs, count)
         return
     first, last = (end.layers[0].at_heads for end in ends)
     streams = over(subject, pairs, first, last, corrupted.logits)

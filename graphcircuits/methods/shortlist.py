@@ -16,7 +16,6 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.method import FunctionMethod, Options
 from graphcircuits.methods.prepare import check_positive, for_scoring
@@ -108,8 +107,12 @@ class EdgeByEdge(FunctionMethod):
     @torch.no_grad()
     def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
         """A warning where the method takes long."""
-        edges = _tested(subject.graph, options)
-        if edges * _operations(subject, pairs) < WORK:
+        n_edges, top, named = subject.graph.n_edges, options["top"], options["edges"]
+        edges = n_edges if top is None else min(top, n_edges)
+        edges = edges if named is None else len(named)
+        # Of half a pass on all pairs: one multiplication and addition for each weight and token.
+        layered = (w for name, w in subject.weights.items() if name not in ("W_E", "W_pos"))
+        if edges * pairs.clean.numel() * sum(weight.numel() for weight in layered) < WORK:
             return []
         subject = for_scoring(subject)
         some = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
@@ -146,18 +149,6 @@ def search_seconds(subject: Transformer, pairs: Pairs) -> float:
     ]
     # On average half of the subject follows an edge.
     return min(runs) / 2
-
-
-def _tested(graph: ComponentGraph, options: Options) -> int:
-    if options["edges"] is not None:
-        return len(options["edges"])
-    return graph.n_edges if options["top"] is None else min(options["top"], graph.n_edges)
-
-
-def _operations(subject: Transformer, pairs: Pairs) -> int:
-    """Of half a pass on all pairs: one multiplication and addition for each weight and token."""
-    layered = (w for name, w in subject.weights.items() if name not in ("W_E", "W_pos"))
-    return pairs.clean.numel() * sum(weight.numel() for weight in layered)
 
 
 def _seconds(call: Callable[[], Tensor]) -> float:

@@ -148,8 +148,7 @@ class Transformer(Components):
         For causal subjects.
         """
         if attention_mask is not None:
-            front, real = _to_front(self.config, tokens, attention_mask)
-            return _to_prompts(self.logits(front), real)
+            return _padded_logits(self, tokens, attention_mask)
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             stream = self.layer(stream, layer)
@@ -212,10 +211,8 @@ class Transformer(Components):
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             states = self._layer(stream, layer)
-            q, k = (
-                self.for_scores(kind, x.transpose(1, 2), layer)
-                for kind, x in (("q", states.q), ("k", states.k))
-            )
+            q = self.for_scores("q", states.q.transpose(1, 2), layer)
+            k = self.for_scores("k", states.k.transpose(1, 2), layer)
             scores = self.expand_groups(k, dim=1) @ q.transpose(-1, -2)
             by_key = attention_pattern(self.config, layer, scores[..., None, :]).squeeze(-2)
             yield by_key.transpose(-1, -2)
@@ -313,20 +310,16 @@ class Run:
             raise ValueError("this run has no gradients; give run(tokens, loss=...) a loss.")
         blocks: list[Tensor] = []
         for layer in range(subject.config.n_layers):
-            heads = [
-                einsum(
-                    getattr(gradients, name)[layer],
-                    subject.weights[f"W_{name.upper()}"][layer],
-                    "batch pos head d_head, head d_model d_head -> batch pos head d_model",
-                )
-                for name in "qkv"
-            ]
+            vectors = torch.cat([getattr(gradients, name)[layer] for name in "qkv"], dim=2)
+            W = torch.cat([subject.weights[f"W_{name}"][layer] for name in "QKV"])
+            inner = "batch pos head d_head, head d_model d_head -> batch pos head d_model"
+            heads = einsum(vectors, W, inner)
             mlp = gradients.pre[layer] @ subject.weights["W_in"][layer].T
             if gradients.gate is not None:
                 mlp = mlp + gradients.gate[layer] @ subject.weights["W_gate"][layer].T
             at_heads, at_mlp = self.streams[2 * layer, :, :, None], self.streams[2 * layer + 1]
             blocks += [
-                subject.pull_through_norm("attn_norm", at_heads, torch.cat(heads, dim=2), layer),
+                subject.pull_through_norm("attn_norm", at_heads, heads, layer),
                 subject.pull_through_norm("mlp_norm", at_mlp, mlp, layer)[:, :, None],
             ]
         read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
@@ -339,29 +332,19 @@ class Run:
 # causal, runs without a mask; and the outputs are moved back.
 
 
-def _to_front(
-    config: TransformerConfig, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor
-) -> tuple[Int[Tensor, "batch longest"], Bool[Tensor, "batch pos"]]:
-    """The real tokens of each prompt, then token 0; and the mask as booleans.
-
-    `attention_mask` is 1 or True at real tokens. What stands elsewhere is not read.
-    """
-    real = _checked(config, tokens, attention_mask)
-    lengths = real.sum(-1)
-    positions = torch.arange(int(lengths.max()), device=tokens.device)
-    front = tokens.new_zeros(len(tokens), len(positions))
-    front[positions < lengths[:, None]] = tokens[real]
-    return front, real
-
-
-def _to_prompts(
-    values: Float[Tensor, "batch longest *shape"], real: Bool[Tensor, "batch pos"]
-) -> Float[Tensor, "batch pos *shape"]:
-    """Values of tokens at the front, back where the tokens stood; zeros where there was padding."""
-    positions = torch.arange(values.shape[1], device=values.device)
-    spread = values.new_zeros(*real.shape, *values.shape[2:])
-    spread[real] = values[positions < real.sum(-1, keepdim=True)]
-    return spread
+def _padded_logits(
+    subject: Transformer, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor
+) -> Float[Tensor, "batch pos d_vocab_out"]:
+    """Logits at real tokens, where `attention_mask` is 1 or True; zeros where there is padding."""
+    real = _checked(subject.config, tokens, attention_mask)
+    lengths = real.sum(-1, keepdim=True)
+    at_front = torch.arange(int(lengths.max()), device=tokens.device) < lengths
+    front = torch.zeros_like(at_front, dtype=tokens.dtype)
+    front[at_front] = tokens[real]
+    found = subject.logits(front)
+    logits = found.new_zeros(*real.shape, found.shape[-1])
+    logits[real] = found[at_front]
+    return logits
 
 
 def _checked(
