@@ -1,6 +1,6 @@
 """All forms of interaction of some edges at once, as `graphcircuits interact` prints them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +142,7 @@ class InteractionReport:
         if integrals:
             assert self.read is not None
             chosen = [(self.edges[one], self.edges[other]) for one, other in best[:integrals]]
-            record["integrals"] = self._integrals(integral(self.read, chosen, order=order))
+            record["integrals"] = [*self._integrals(integral(self.read, chosen, order=order))]
         if decay:
             assert self.read is not None
             fit = fit_decay(self.read)
@@ -161,18 +161,14 @@ class InteractionReport:
             "local": None if self.local is None else self.local[one, other].mean().item(),
         }
 
-    def _integrals(self, computed: Integral) -> list[dict[str, Any]]:
+    def _integrals(self, computed: Integral) -> Iterator[dict[str, Any]]:
         assert self.finite is not None
-        rows = []
         for pair, value, error in zip(computed.pairs, computed.value, computed.error, strict=True):
             one, other = (self.edges.index(edge) for edge in pair)
-            rows.append(
-                {
-                    "edges": list(pair),
-                    "integral": value.mean().item(),
-                    "size": value.abs().mean().item(),
-                    "error": error.mean().item(),
-                    "finite": self.finite[one, other].mean().item(),
-                }
-            )
-        return rows
+            yield {
+                "edges": list(pair),
+                "integral": value.mean().item(),
+                "size": value.abs().mean().item(),
+                "error": error.mean().item(),
+                "finite": self.finite[one, other].mean().item(),
+            }

@@ -88,11 +88,7 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="eap-ig", run=eap.eap_ig),
         FunctionMethod(name="edge-pruning", revision=2, run=gates.edge_pruning),
         EdgeByEdge(
-            name="exact",
-            run=exact.exact,
-            independent=True,
-            runs="one run for each",
-            seconds=single_edge_seconds,
+            name="exact", run=exact.exact, runs="one run for each", seconds=single_edge_seconds
         ),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),

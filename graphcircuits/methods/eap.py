@@ -31,11 +31,10 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.engine.passes import Pass, add_effects, detached, with_gradients, writer_deltas
 from graphcircuits.methods.prepare import (
-    DIRECTIONS,
-    POOLS,
     Signed,
     check_choice,
     check_positive,
+    check_shared,
     flat_loss,
     for_scoring,
     on_device,
@@ -76,7 +75,7 @@ def eap(
     `memory_limit` bytes where one prompt allows it. `signed` hears the mean effects with their
     signs.
     """
-    check_choice("direction", direction, DIRECTIONS)
+    check_shared(direction=direction)
     shares = torch.ones(1) if direction == "noising" else torch.zeros(1)
     return attribute(subject, pairs, "inputs", shares, pool, memory_limit, signed=signed)
 
@@ -137,7 +136,7 @@ def attribute(
 
     A walk has points of its own, as many as there are shares, and they all count alike.
     """
-    check_choice("pool", pool, POOLS)
+    check_shared(pool=pool)
     subject = for_scoring(subject, widen=False)
     pairs = on_device(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs

@@ -58,13 +58,21 @@ class Rules:
         self, config: TransformerConfig, stream: Stream, weight: Weight, bias: Weight | None
     ) -> Stream:
         """A reader's norm of its input."""
-        return normalize(config, stream, weight, bias)
+        if config.norm == "layer":
+            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
+        return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
 
     def pull_through_norm(
         self, config: TransformerConfig, stream: Spread, weight: Spread, grad: Stream
     ) -> Stream:
         """The gradient at the input of that norm, given the one at its output."""
-        return pull_through_norm(config, stream, weight, grad)
+        stream, inverse = norm_scale(config, stream)
+        unit, scaled = stream * inverse, grad * weight
+        along = (scaled * unit).mean(-1, keepdim=True)
+        pulled = torch.addcmul(scaled, unit, along, value=-1)
+        if config.norm == "layer":
+            pulled = pulled - scaled.mean(-1, keepdim=True)
+        return pulled * inverse
 
     def scale_of(self, written: Stream) -> Stream:
         """What a norm after a component takes its scale from, given what the component writes."""
@@ -309,19 +317,6 @@ def activate(config: TransformerConfig, pre: Hidden) -> Hidden:
 # Norms
 
 
-def normalize(
-    config: TransformerConfig, stream: Stream, weight: Weight | None, bias: Weight | None
-) -> Stream:
-    """A reader's norm of its own input."""
-    match config.norm:
-        case "none":
-            return stream
-        case "layer":
-            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
-        case "rms":
-            return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
-
-
 def norm_scale(
     config: TransformerConfig, stream: Stream
 ) -> tuple[Stream, Float[Tensor, "*batch 1"]]:
@@ -339,19 +334,3 @@ def rms_scale(
     """What an RMS norm over some axes multiplies by, in single precision at least."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide.square().mean(axes, keepdim=True) + eps).rsqrt()
-
-
-def pull_through_norm(
-    config: TransformerConfig, stream: Spread, weight: Spread | None, grad: Stream
-) -> Stream:
-    """The gradient at a norm's input, given the one at its output."""
-    if config.norm == "none":
-        return grad
-    stream, inverse = norm_scale(config, stream)
-    unit = stream * inverse
-    scaled = grad if weight is None else grad * weight
-    along = (scaled * unit).mean(-1, keepdim=True)
-    pulled = torch.addcmul(scaled, unit, along, value=-1)
-    if config.norm == "layer":
-        pulled = pulled - scaled.mean(-1, keepdim=True)
-    return pulled * inverse

@@ -99,16 +99,15 @@ class Transformer(Components):
         dtype: torch.dtype = torch.float32,
     ) -> "Transformer":
         """Matrices normal with deviation scale / sqrt(fan in), biases zero, norm weights one."""
-        device = generator.device
-        weights = {}
+        weights, given = {}, {"dtype": dtype, "device": generator.device}
         for name, shape in weight_shapes(config).items():
             if name.endswith("norm_w"):
-                weights[name] = torch.ones(shape, dtype=dtype, device=device)
+                weights[name] = torch.ones(shape, **given)
             elif name.startswith("b_") or name.endswith("norm_b"):
-                weights[name] = torch.zeros(shape, dtype=dtype, device=device)
+                weights[name] = torch.zeros(shape, **given)
             else:
                 fan_in = config.d_model if name in ("W_E", "W_pos") else shape[-2]
-                normal = torch.randn(shape, generator=generator, dtype=dtype, device=device)
+                normal = torch.randn(shape, generator=generator, **given)
                 weights[name] = normal * scale / fan_in**0.5
         return cls(config, weights, codec)
 
