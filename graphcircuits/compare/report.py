@@ -190,14 +190,13 @@ class Report:
             if len(names) < 2:
                 continue
             for measure in ("auroc", "log_area") if self.has_truth else ("log_area",):
-                by_method = {method: self.by_case(measure, method) for method in order}
                 breakdowns.append(
                     figures.Breakdown(
                         title=f"Mean {figures.NAMES[measure]} by {grouping}",
                         sizes={name: list(groups.values()).count(name) for name in names},
                         means={
-                            method: _group_means(values, groups)
-                            for method, values in by_method.items()
+                            method: _group_means(self.by_case(measure, method), groups)
+                            for method in order
                         },
                     )
                 )

@@ -185,13 +185,8 @@ def _run_method(
     step: Step | None,
 ) -> BenchRun:
     subject, pairs, graph = inputs.subject, inputs.pairs, inputs.subject.graph
-    chosen = choose_method(
-        subject,
-        pairs,
-        config.functions.get(name, name),
-        seed=method_seed(inputs.id, inputs.seed),
-        **config.options_of(name),
-    )
+    method, seed = config.functions.get(name, name), method_seed(inputs.id, inputs.seed)
+    chosen = choose_method(subject, pairs, method, seed=seed, **config.options_of(name))
     file = None
     if out is not None and name not in config.functions:
         file = _RunFile.of(out, inputs, chosen)

@@ -109,14 +109,9 @@ def result_html(
     about |= {} if chosen is None else {"chosen circuit": f"{chosen:,} edges"}
     about |= {f"note {number + 1}": note for number, note in enumerate(notes[:3])}
     header = ["edge", "score", *([] if probabilities is None else ["probability"])]
-    rows = [
-        [
-            graph.edge_name(edge),
-            f"{scores[edge]:.4g}",
-            *([] if probabilities is None else [f"{probabilities[edge]:.0%}"]),
-        ]
-        for edge in best[:ROWS]
-    ]
+    rows = [[graph.edge_name(edge), f"{scores[edge]:.4g}"] for edge in best[:ROWS]]
+    for edge, row in zip(best, rows, strict=False):
+        row += [] if probabilities is None else [f"{probabilities[edge]:.0%}"]
     total = graph.n_edges if chosen is None else chosen
     return framed(
         facts_html("Result", about),

@@ -275,10 +275,7 @@ def _changed_hidden(
 
 
 def _finish(
-    base: Run,
-    layer: int,
-    by_head: _Change | None,
-    at_mlp: _Change | None,
+    base: Run, layer: int, by_head: _Change | None, at_mlp: _Change | None
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits from what changed in a layer: its heads' outputs, what its MLP reads."""
     subject, config = base.subject, base.subject.config

@@ -107,10 +107,8 @@ class Stack:
         configs = [subject.config for subject, _ in ready]
         pos = max(pairs.clean.shape[1] for _, pairs in ready)
         classes = max(config.d_vocab_out for config in configs)
-        columns = slice(
-            min(pairs.columns.start for _, pairs in ready),
-            max(pairs.columns.stop for _, pairs in ready),
-        )
+        scored = [pairs.columns for _, pairs in ready]
+        columns = slice(min(x.start for x in scored), max(x.stop for x in scored))
         ahead = any(not config.causal for config in configs)
         lengths = {pairs.clean.shape[1] for _, pairs in ready}
         hides = ahead and (len(lengths) > 1 or any(config.causal for config in configs))

@@ -80,20 +80,12 @@ def edge_interactions(
             progress(runs, len(masks) * len(pairs))
         return losses
 
-    losses = torch.cat(
-        [
-            masked_logits(
-                subject,
-                some.clean,
-                masks,
-                subject.run(some.corrupted).writers,
-                metric=partial(loss, some),
-                memory_limit=half(memory_limit),
-            )
-            for some in pairs.split(at_once(subject, held, memory_limit))
-        ],
-        dim=1,
-    )
+    parts, limit = [], half(memory_limit)
+    for some in pairs.split(at_once(subject, held, memory_limit)):
+        cut, metric = subject.run(some.corrupted).writers, partial(loss, some)
+        given = (subject, some.clean, masks, cut)
+        parts.append(masked_logits(*given, metric=metric, memory_limit=limit))
+    losses = torch.cat(parts, dim=1)
     effects = losses[1:] - losses[0]
     single, joint = effects[: len(edges)], effects[len(edges) :]
     return Effects(edges=tuple(edges), single=single, joint=square(single, joint))

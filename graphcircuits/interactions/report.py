@@ -68,13 +68,8 @@ class InteractionReport:
         if any(other != first for other in others):
             return cls(reader=None, whole=whole)
         read = SharedRead.of(subject, pairs, first, edges=edges)
-        return cls(
-            reader=first,
-            whole=whole,
-            read=read,
-            finite=finite(read).interaction,
-            local=None if read.kinks else local(read),
-        )
+        smooth, exactly = None if read.kinks else local(read), finite(read).interaction
+        return cls(reader=first, whole=whole, read=read, finite=exactly, local=smooth)
 
     @property
     def edges(self) -> tuple[str, ...]:

@@ -168,9 +168,8 @@ class ChosenMethod:
         if not given:
             return self
         try:
-            options = self.method.complete(
-                self.subject, self.pairs, {**self.options, **given}, name=self.name
-            )
+            merged = {**self.options, **given}
+            options = self.method.complete(self.subject, self.pairs, merged, name=self.name)
         except ValueError as error:
             # Options are of a method; whoever named none must learn which one they met.
             raise ValueError("; ".join(filter(None, (str(error), self.reason)))) from None

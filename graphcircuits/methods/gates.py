@@ -117,15 +117,9 @@ def sp_node(
         return torch.cat([gates, logits], dim=1)[:, readers]
 
     descent = Descent(steps, learning_rate, prompts, generator, progress)
+    penalty, n_gates = _share_open(sparsity), subject.graph.n_readers - 1
     locations = fit(
-        subject,
-        pairs,
-        descent,
-        samples,
-        memory_limit,
-        _share_open(sparsity),
-        n_gates=subject.graph.n_readers - 1,
-        to_masks=to_masks,
+        subject, pairs, descent, samples, memory_limit, penalty, n_gates=n_gates, to_masks=to_masks
     )
     return lifted(subject.graph, locations)
 

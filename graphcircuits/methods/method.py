@@ -239,7 +239,7 @@ def load_method(path: Path, name: str) -> Method:
         raise FileNotFoundError(
             f"no Python file at {path}; give your method as path/to/file.py:name."
         )
-    function = find_name(path, run_file(path), name)
+    function: Method = find_name(path, run_file(path), name)
     problem = ""
     try:
         inspect.signature(function).bind(None, None)

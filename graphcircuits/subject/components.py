@@ -10,7 +10,7 @@
 The plain run (`transformer.py`) and all interventions are made of these.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -96,6 +96,13 @@ class Rules:
 
 
 PLAIN = Rules()
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+"""The nonlinearities of MLPs."""
 
 
 def graph_of(config: TransformerConfig) -> ComponentGraph:
@@ -200,7 +207,7 @@ class Components:
 
     def hidden(self, pre: Hidden, gate: Hidden | None, layer: int) -> Hidden:
         """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
-        bent = self.rules.bend(partial(activate, self.config), pre if gate is None else gate)
+        bent = self.rules.bend(ACTIVATIONS[self.config.activation], pre if gate is None else gate)
         hidden = bent if gate is None else self.rules.multiply(bent, pre)
         if not self.config.norms_after:
             return hidden
@@ -299,19 +306,6 @@ class Components:
         before = torch.cat([torch.zeros_like(after[:1]), after[:-1]])
         at_mlp = before if self.config.parallel else before + b_O
         return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
-
-
-def activate(config: TransformerConfig, pre: Hidden) -> Hidden:
-    """The nonlinearity of MLPs."""
-    match config.activation:
-        case "gelu":
-            return F.gelu(pre)
-        case "gelu-tanh":
-            return F.gelu(pre, approximate="tanh")
-        case "relu":
-            return F.relu(pre)
-        case "silu":
-            return F.silu(pre)
 
 
 # Norms

@@ -155,19 +155,6 @@ class Transformer(Components):
 
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """The output of the `input` writer: token plus learned position embedding."""
-        self._check_tokens(tokens)
-        return self.embed_trusted(tokens)
-
-    def embed_trusted(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        """The same of tokens that were checked before: to check them waits for their GPU."""
-        stream = self.weights["W_E"][tokens]
-        if self.config.embedding_scale != 1.0:
-            stream = stream * self.config.embedding_scale
-        if self.config.positions == "learned":
-            stream = stream + self.weights["W_pos"][: tokens.shape[1]]
-        return stream
-
-    def _check_tokens(self, tokens: Int[Tensor, "batch pos"]) -> None:
         config = self.config
         if tokens.numel() == 0:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}.")
@@ -181,6 +168,16 @@ class Transformer(Components):
             raise ValueError(
                 f"tokens must be in 0..{config.d_vocab - 1}, got values from {low} to {high}."
             )
+        return self.embed_trusted(tokens)
+
+    def embed_trusted(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        """The same of tokens that were checked before: to check them waits for their GPU."""
+        stream = self.weights["W_E"][tokens]
+        if self.config.embedding_scale != 1.0:
+            stream = stream * self.config.embedding_scale
+        if self.config.positions == "learned":
+            stream = stream + self.weights["W_pos"][: tokens.shape[1]]
+        return stream
 
     def layer(
         self, stream: Float[Tensor, "*batch pos d_model"], layer: int
