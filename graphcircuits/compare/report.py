@@ -18,7 +18,7 @@ from graphcircuits.compare import figures
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.curves import KEEP
-from graphcircuits.drawing.library import known_suffix, save_figure
+from graphcircuits.drawing.library import save_figure
 from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import csv_text, write_atomic
@@ -334,8 +334,6 @@ class Report:
 
         It needs matplotlib.
         """
-        if path is not None:
-            known_suffix(path)
         figure = figures.row_figure(self.rows(), title=self.title)
         if path is not None:
             save_figure(figure, path)
