@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphcircuits.drawing.curves import KEEP
-from graphcircuits.drawing.library import STYLE, need_library, plain
+from graphcircuits.drawing.library import need_library, plain
 from graphcircuits.evaluation.text_tables import markdown_table, with_spread
 from graphcircuits.io.files import csv_text
 
@@ -177,34 +177,32 @@ def row_figure(rows: Sequence[Row], *, title: str) -> "Figure":
     if not rows:
         raise ValueError("a box plot needs at least one row, got none.")
     need_library("the box plot")
-    import matplotlib
     from matplotlib.figure import Figure
 
     is_auroc = header(rows) == HEADER
-    with matplotlib.rc_context(STYLE):
-        # A figure of its own, without pyplot: no window system and no state that outlives the call.
-        figure = Figure(figsize=(max(6.0, 0.9 + 0.8 * len(rows)), 4.7), layout="constrained")
-        axes = figure.subplots()
-        line = {"color": "#0173b2", "linewidth": 0.9}
-        axes.boxplot(
-            [row.case_means for row in rows],
-            widths=0.44,
-            patch_artist=True,
-            boxprops={"edgecolor": "#0173b2", "facecolor": "#cfe3f0", "linewidth": 0.9},
-            whiskerprops=line,
-            capprops=line,
-            medianprops={"color": "#0173b2", "linewidth": 1.9},
-            flierprops={"marker": "o", "markersize": 3.4, "markeredgecolor": "#0173b2"},
-        )
-        # Names are broken at their hyphens: side by side they would overlap.
-        names = [plain(row.method.replace("-", "-\n").replace("+", "\n+")) for row in rows]
-        axes.set_xticks(range(1, len(rows) + 1), names, fontsize=7.5)
-        axes.tick_params(axis="y", labelsize=8)
-        axes.set_ylabel("Edge AUROC" if is_auroc else "Log area, smaller is better", fontsize=9)
-        if is_auroc:
-            axes.set_ylim(-0.02, 1.03)
-        axes.grid(axis="y", color="#e4e4e8", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.suptitle(plain(title), fontsize=9.5)
+    # A figure of its own, without pyplot: no window system and no state that outlives the call.
+    figure = Figure(figsize=(max(6.0, 0.9 + 0.8 * len(rows)), 4.7), layout="constrained")
+    axes = figure.subplots()
+    line = {"color": "#0173b2", "linewidth": 0.9}
+    axes.boxplot(
+        [row.case_means for row in rows],
+        widths=0.44,
+        patch_artist=True,
+        boxprops={"edgecolor": "#0173b2", "facecolor": "#cfe3f0", "linewidth": 0.9},
+        whiskerprops=line,
+        capprops=line,
+        medianprops={"color": "#0173b2", "linewidth": 1.9},
+        flierprops={"marker": "o", "markersize": 3.4, "markeredgecolor": "#0173b2"},
+    )
+    # Names are broken at their hyphens: side by side they would overlap.
+    names = [plain(row.method.replace("-", "-\n").replace("+", "\n+")) for row in rows]
+    axes.set_xticks(range(1, len(rows) + 1), names, fontsize=7.5)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_ylabel("Edge AUROC" if is_auroc else "Log area, smaller is better", fontsize=9)
+    if is_auroc:
+        axes.set_ylim(-0.02, 1.03)
+    axes.grid(axis="y", color="#e4e4e8", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(plain(title), fontsize=9.5)
     return figure

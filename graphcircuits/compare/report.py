@@ -18,7 +18,7 @@ from graphcircuits.compare import figures
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.curves import KEEP
-from graphcircuits.drawing.library import known_suffix, save_figure
+from graphcircuits.drawing.library import save_figure
 from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import csv_text, write_atomic
@@ -93,8 +93,8 @@ class Report:
 
     @cached_property
     def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
-        """Every run with the figures of its curve, and before them what is compared with a known
-        circuit.
+        """Every run with its seconds and the figures of its curve, and before them what is compared
+        with a known circuit.
 
         `needed` are the best edges that keep KEEP; all edges keep everything.
         """
@@ -113,7 +113,7 @@ class Report:
             curve = run.curve
             needed = float(curve.edges_for(KEEP) or curve.n_edges)
             areas = {"log_area": curve.log_area, "cpr": curve.cpr, "cmd": curve.cmd}
-            scores.append((run, record | {"needed": needed} | areas))
+            scores.append((run, record | {"needed": needed, "seconds": run.seconds} | areas))
         return scores
 
     def by_case(self, name: str, method: str) -> ByCase:
@@ -139,9 +139,6 @@ class Report:
             if not runs:
                 continue
             peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
-            seconds: dict[str, list[float]] = {}
-            for run in runs:
-                seconds.setdefault(run.case, []).append(run.seconds)
             main = self.by_case("auroc" if self.has_truth else "log_area", method)
             needed = self.by_case("needed", method).values()
             rows.append(
@@ -156,7 +153,7 @@ class Report:
                     cpr=mean(means(self.by_case("cpr", method))),
                     cmd=mean(means(self.by_case("cmd", method))),
                     wins=wins[method],
-                    seconds=median(map(mean, seconds.values())),
+                    seconds=median(means(self.by_case("seconds", method))),
                     peak_bytes=max(peaks, default=None),
                 )
             )
@@ -193,22 +190,17 @@ class Report:
             if len(names) < 2:
                 continue
             for measure in ("auroc", "log_area") if self.has_truth else ("log_area",):
-                by_method = {method: self.by_case(measure, method) for method in order}
                 breakdowns.append(
                     figures.Breakdown(
                         title=f"Mean {figures.NAMES[measure]} by {grouping}",
                         sizes={name: list(groups.values()).count(name) for name in names},
                         means={
-                            method: _group_means(values, groups)
-                            for method, values in by_method.items()
+                            method: _group_means(self.by_case(measure, method), groups)
+                            for method in order
                         },
                     )
                 )
         return breakdowns
-
-    @property
-    def _noun(self) -> str:
-        return "case" if self.config.fleet in ("planted", "language") else "subject"
 
     def other_labels(self) -> list["Report"]:
         """The same runs by all other labels, on the test cases at head level: the paper's figures
@@ -255,7 +247,8 @@ class Report:
         return "\n\n".join(blocks) + "\n" + (f"\n{failed}" if failed else "")
 
     def _about(self) -> str:
-        config, one = self.config, self._noun
+        config = self.config
+        one = "case" if config.fleet in ("planted", "language") else "subject"
         seeds = ", ".join(map(str, config.seeds))
         if config.once and len(config.seeds) > 1:
             seeds += f" ({', '.join(config.once)}: {config.seeds[0]} alone)"
@@ -341,8 +334,6 @@ class Report:
 
         It needs matplotlib.
         """
-        if path is not None:
-            known_suffix(path)
         figure = figures.row_figure(self.rows(), title=self.title)
         if path is not None:
             save_figure(figure, path)

@@ -185,13 +185,8 @@ def _run_method(
     step: Step | None,
 ) -> BenchRun:
     subject, pairs, graph = inputs.subject, inputs.pairs, inputs.subject.graph
-    chosen = choose_method(
-        subject,
-        pairs,
-        config.functions.get(name, name),
-        seed=method_seed(inputs.id, inputs.seed),
-        **config.options_of(name),
-    )
+    method, seed = config.functions.get(name, name), method_seed(inputs.id, inputs.seed)
+    chosen = choose_method(subject, pairs, method, seed=seed, **config.options_of(name))
     file = None
     if out is not None and name not in config.functions:
         file = _RunFile.of(out, inputs, chosen)
@@ -334,9 +329,6 @@ def _lost(job: BenchJob, finished: int, what: str) -> tuple[list[Failure], Bench
     """The run that a process ended in, and the methods that it did not come to."""
     id, seed, methods = job
     error = f"{what}; where memory was short, fewer processes need less of it"
-    failed = [
-        Failure(case=id, method=method, seed=seed, error=error)
-        for method in methods[finished : finished + 1]
-    ]
-    rest = methods[finished + 1 :]
+    ended, rest = methods[finished : finished + 1], methods[finished + 1 :]
+    failed = [Failure(case=id, method=name, seed=seed, error=error) for name in ended]
     return failed, (id, seed, rest) if rest else None

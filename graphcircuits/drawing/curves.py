@@ -87,16 +87,14 @@ def frame(axes: Any) -> Any:
     return line
 
 
-def panels_figure(
-    panels: Mapping[str, Mapping[str, Points]], *, title: str = "", columns: int = 3
-) -> "Figure":
-    """Draw panels by title, each with curves by name; at most so many panels in a row."""
+def panels_figure(panels: Mapping[str, Mapping[str, Points]], *, title: str = "") -> "Figure":
+    """Draw panels by title, each with curves by name; at most three panels in a row."""
     need_library("the plot")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    columns = min(columns, len(panels))
+    columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     # A figure of its own, without pyplot: no window system and no state that outlives the call.
     figure = Figure(figsize=(1.2 + 3.1 * columns, 1.1 + 2.5 * rows), layout="constrained")

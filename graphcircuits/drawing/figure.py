@@ -139,12 +139,10 @@ def _columns(handles: Mapping[Any, str], width: float) -> int:
 
 
 def _draw_breaks(axes: Any, drawn: CircuitLayout, unit: float) -> None:
-    for line in drawn.breaks:
-        axes.plot(
-            [4, drawn.width - 4], [line.y, line.y], color="#c4c4cc", linewidth=0.7, zorder=0.5
-        )
+    for name, y in drawn.breaks:
+        axes.plot([4, drawn.width - 4], [y, y], color="#c4c4cc", linewidth=0.7, zorder=0.5)
         axes.text(
-            4, line.y - 2, line.name, color=FAINT, fontsize=7 * unit, ha="left", va="bottom",
+            4, y - 2, name, color=FAINT, fontsize=7 * unit, ha="left", va="bottom",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}, zorder=2.5,
         )  # fmt: skip
 
@@ -247,18 +245,14 @@ def _legend(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    slots = [slot for slot in SLOT_WORDS if any(route.slot == slot for route in drawn.routes)]
     entries: dict[Any, str] = {}
-    if kinds:
-        for kind, (colour, style, words) in TRUTH.items():
-            if kind in kinds.values():
-                line = Line2D([], [], color=colour, linestyle=style, linewidth=1.6)
-                count = sum(one == kind for one in kinds.values())
-                entries[line] = f"{words} ({count})"
-    for slot in slots:
+    for kind, (colour, style, words) in TRUTH.items():
+        if count := list(kinds.values()).count(kind):
+            line = Line2D([], [], color=colour, linestyle=style, linewidth=1.6)
+            entries[line] = f"{words} ({count})"
+    there = {route.slot for route in drawn.routes} - ({""} if kinds else set())
+    for slot in (slot for slot in SLOT_WORDS if slot in there):
         colour = INK if kinds else SLOT_COLOURS[slot]
-        if kinds and not slot:
-            continue
         line = Line2D(
             [], [], color=colour, linewidth=0 if kinds else 1.6, marker=SLOT_MARKS.get(slot, ""),
             markersize=4.6, markeredgewidth=0,
@@ -266,12 +260,10 @@ def _legend(
         entries[line] = f"{'arrives at the' if kinds else 'to the'} {SLOT_WORDS[slot]}"
     if scores and drawn.routes:
         low, high = min(scores.values()), max(scores.values())
-        if low < high:
-            for width, words in (
-                (THICK, f"highest score, {high:.3g}"),
-                (THIN, f"lowest score, {low:.3g}"),
-            ):
-                entries[Line2D([], [], color=INK, linewidth=width)] = words
+        ends = ((THICK, "highest", high), (THIN, "lowest", low)) if low < high else ()
+        for width, which, score in ends:
+            line = Line2D([], [], color=INK, linewidth=width)
+            entries[line] = f"{which} score, {score:.3g}"
     if any(box.folded for box in drawn.boxes):
         patch = Patch(facecolor="white", edgecolor=FAINT, linestyle=(0, (2, 1.5)), linewidth=0.6)
         entries[patch] = "components without an edge"

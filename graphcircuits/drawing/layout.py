@@ -52,14 +52,6 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
-    """A thin line across the picture that stands for layers without an edge."""
-
-    name: str
-    y: float
-
-
-@dataclass(frozen=True, slots=True)
 class Route:
     """The way of an edge."""
 
@@ -79,7 +71,8 @@ class CircuitLayout:
     width: float
     height: float
     boxes: tuple[Box, ...]
-    breaks: tuple[Break, ...]
+    breaks: tuple[tuple[str, float], ...]
+    """Thin lines across the picture that stand for layers without an edge: words, and height."""
     routes: tuple[Route, ...]
     shared: tuple[tuple[Point, Point], ...] = ()
     """Lines from groups up to their heads; they are no edges."""
@@ -139,10 +132,7 @@ def layout(graph: ComponentGraph, edges: Sequence[int]) -> CircuitLayout:
     used = {name for _, writer, reader, _ in links for name in (writer, reader)}
     rows, folds = _rows(graph, used)
     where = {name: number for number, row in enumerate(rows) for name in row.names}
-    ways = [
-        _Way(edge, writer, reader, slot, where[writer], where[reader])
-        for edge, writer, reader, slot in links
-    ]
+    ways = [_Way(*link, start=where[link[1]], end=where[link[2]]) for link in links]
     for row in rows:
         row.gaps = [GAP] * (len(row.labels) - 1)
         row.spread_boxes()
@@ -165,14 +155,11 @@ def _shared(graph: ComponentGraph, boxes: Sequence[Box]) -> tuple[tuple[Point, P
     """From the upper side of every group to the lower side of each of its heads."""
     by_name, size = {box.name: box for box in boxes}, graph.n_heads // graph.n_groups
     heads = [(layer, head) for layer in range(graph.n_layers) for head in range(graph.n_heads)]
-    ends = [
-        (by_name.get(f"a{layer}.g{head // size}"), by_name.get(f"a{layer}.h{head}"))
-        for layer, head in heads
-    ]
     return tuple(
-        ((group.middle, group.y), (head.middle, head.y + head.height))
-        for group, head in ends
-        if group is not None and head is not None
+        ((group.middle, group.y), (box.middle, box.y + box.height))
+        for layer, head in heads
+        if (group := by_name.get(f"a{layer}.g{head // size}"))
+        and (box := by_name.get(f"a{layer}.h{head}"))
     )
 
 
@@ -201,24 +188,15 @@ def _rows(graph: ComponentGraph, used: set[str]) -> tuple[list[_Row], dict[int, 
             first = layer if first is None else first
             continue
         if first is not None:
-            folds[len(rows)] = _folded_layers(first, layer - 1)
+            several = f"layers {first} to {layer - 1}: no edge"
+            folds[len(rows)] = several if first < layer - 1 else f"layer {first}: no edge"
             first = None
         if not last:
-            stub = _stub(graph.n_heads - len(heads), "" if mlp else f"m{layer}")
-            added[0].stub = stub
+            hidden = graph.n_heads - len(heads)
+            stub = [f"+{hidden} head{'s' if hidden > 1 else ''}"] if hidden else []
+            added[0].stub = " ".join([*stub, *([] if mlp else [f"+m{layer}"])])
             rows += added
     return [*rows, _Row(["logits"])], folds
-
-
-def _folded_layers(first: int, last: int) -> str:
-    if first == last:
-        return f"layer {first}: no edge"
-    return f"layers {first} to {last}: no edge"
-
-
-def _stub(heads: int, mlp: str) -> str:
-    counts = [f"+{heads} head{'s' if heads > 1 else ''}"] if heads else []
-    return " ".join([*counts, *([f"+{mlp}"] if mlp else [])])
 
 
 def _width(name: str) -> float:
@@ -340,20 +318,20 @@ def _drawn(rows: Sequence[_Row], folds: Mapping[int, str], ways: Sequence[_Way])
 
 def _heights(
     rows: Sequence[_Row], folds: Mapping[int, str], ways: Sequence[_Way]
-) -> tuple[list[float], tuple[Break, ...], float]:
+) -> tuple[list[float], tuple[tuple[str, float], ...], float]:
     """The upper side of every row, the lines of folded layers, and the height of it all."""
     crossing = [sum(way.start < number <= way.end for way in ways) for number in range(len(rows))]
-    tops, breaks, y = [0.0], [], 0.0
+    tops, lines, y = [0.0], [], 0.0
     for number in range(1, len(rows)):
         channel = STRAIGHT + min(TALLEST, CHANNEL + 6 * math.sqrt(crossing[number]))
         if number in folds:
             channel += FOLD
-            breaks.append((folds[number], y - channel / 2))
+            lines.append((folds[number], y - channel / 2))
         y -= channel + HEIGHT
         tops.append(y)
     down = MARGIN - y
-    lines = tuple(Break(name, height + down) for name, height in breaks)
-    return [top + down for top in tops], lines, HEIGHT + down + MARGIN
+    breaks = tuple((name, height + down) for name, height in lines)
+    return [top + down for top in tops], breaks, HEIGHT + down + MARGIN
 
 
 def _arrows(

@@ -60,13 +60,9 @@ def save_figure(figure: "Figure", path: str | Path) -> None:
     import matplotlib
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    suffix = Path(path).suffix
-    metadata: dict[str, Any] | None = {
-        ".svg": {"Date": None},
-        ".pdf": {"CreationDate": None},
-    }.get(suffix)
+    undated: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context(STYLE):
-        figure.savefig(path, metadata=metadata, dpi=150)
+        figure.savefig(path, metadata=undated.get(Path(path).suffix), dpi=150)
 
 
 def plain(text: str) -> str:

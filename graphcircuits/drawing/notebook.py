@@ -14,7 +14,7 @@ from html import escape
 from torch import Tensor
 
 from graphcircuits.drawing.figure import SLOT_COLOURS, SLOT_WORDS, arrowhead, curve, widths_of
-from graphcircuits.drawing.layout import Box, Break, Route, layout, port
+from graphcircuits.drawing.layout import Box, Route, layout, port
 from graphcircuits.graph import ComponentGraph
 
 LONGEST = 400
@@ -109,14 +109,9 @@ def result_html(
     about |= {} if chosen is None else {"chosen circuit": f"{chosen:,} edges"}
     about |= {f"note {number + 1}": note for number, note in enumerate(notes[:3])}
     header = ["edge", "score", *([] if probabilities is None else ["probability"])]
-    rows = [
-        [
-            graph.edge_name(edge),
-            f"{scores[edge]:.4g}",
-            *([] if probabilities is None else [f"{probabilities[edge]:.0%}"]),
-        ]
-        for edge in best[:ROWS]
-    ]
+    rows = [[graph.edge_name(edge), f"{scores[edge]:.4g}"] for edge in best[:ROWS]]
+    for edge, row in zip(best, rows, strict=False):
+        row += [] if probabilities is None else [f"{probabilities[edge]:.0%}"]
     total = graph.n_edges if chosen is None else chosen
     return framed(
         facts_html("Result", about),
@@ -197,7 +192,7 @@ def _svg(graph: ComponentGraph, edges: Sequence[int], scores: Mapping[int, float
     shown = None if scores is None else {edge: scores[edge] for edge in edges}
     widths = widths_of(edges, shown)
     slots = {(route.reader, route.slot) for route in drawn.routes}
-    shapes = [_line(line, drawn.width) for line in drawn.breaks]
+    shapes = [_line(*line, drawn.width) for line in drawn.breaks]
     lines = "".join(f"M{x:.0f} {y:.0f}L{x2:.0f} {y2:.0f}" for (x, y), (x2, y2) in drawn.shared)
     if lines:
         shapes.append(f'<path d="{lines}" stroke="currentColor" stroke-opacity=".3"/>')
@@ -215,11 +210,11 @@ def _svg(graph: ComponentGraph, edges: Sequence[int], scores: Mapping[int, float
     )
 
 
-def _line(line: Break, width: float) -> str:
+def _line(name: str, y: float, width: float) -> str:
     return (
-        f'<path d="M4 {line.y:.0f}H{width - 4:.0f}" stroke="currentColor" stroke-opacity=".3"/>'
-        f'<text x="4" y="{line.y - 3:.0f}" text-anchor="start" font-size="9" fill="currentColor" '
-        f'fill-opacity=".7">{escape(line.name)}</text>'
+        f'<path d="M4 {y:.0f}H{width - 4:.0f}" stroke="currentColor" stroke-opacity=".3"/>'
+        f'<text x="4" y="{y - 3:.0f}" text-anchor="start" font-size="9" fill="currentColor" '
+        f'fill-opacity=".7">{escape(name)}</text>'
     )
 
 

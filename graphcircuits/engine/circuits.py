@@ -191,7 +191,10 @@ def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], repeats: bool
         first = 1 + block.layer * graph.writers_per_layer
         heads, groups, readers, writers = [], [], [0], []
         if block.kind == "qkv":
-            heads = _reached_heads(subject, reached)
+            by_head = np.logical_or.reduce(reached[graph.head_slots.numpy()], axis=1)
+            heads = by_head.nonzero()[0].tolist()
+            if heads and subject.config.coupled_heads:
+                heads = list(range(graph.n_heads))
             groups = sorted({head // (graph.n_heads // graph.n_groups) for head in heads})
             readers = [*heads, *(graph.n_heads + group for group in groups)]
             readers += [graph.n_heads + graph.n_groups + group for group in groups]
@@ -204,11 +207,3 @@ def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], repeats: bool
             steps.append(_Step(block, heads, groups, writers, mixing))
             moves[writers] = True
     return steps
-
-
-def _reached_heads(subject: Transformer, reached: Bool[np.ndarray, " reader"]) -> list[int]:
-    """The heads of a layer of which any query, key or value reader is reached."""
-    heads = np.logical_or.reduce(reached[subject.graph.head_slots.numpy()], axis=1)
-    if subject.config.coupled_heads and heads.any():
-        return list(range(subject.config.n_heads))
-    return heads.nonzero()[0].tolist()

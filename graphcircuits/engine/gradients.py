@@ -174,7 +174,8 @@ class _States:
                 leaf, made = self.recorded.pop()
                 W = _write_weight(run.subject, block)
                 done -= len(W)
-                later = _first_reader_of(graph.stream_blocks, done)
+                # All readers from the first one on that reads a writer do so too.
+                later = next(x.first_reader for x in graph.stream_blocks if x.n_writers > done)
                 worth = self._worth(mixing, later, slice(done, done + len(W)))
                 worth = torch.bmm(worth.view(len(W), -1, W.shape[-1]), W.transpose(1, 2))
                 (pulled,) = torch.autograd.grad(made, leaf, worth.view_as(made))
@@ -223,11 +224,6 @@ class _States:
         for block in graph.stream_blocks:
             matrix[:, block.readers, : block.n_writers] = self._mixing(block)
         return matrix
-
-
-def _first_reader_of(blocks: tuple[Block, ...], writer: int) -> int:
-    """The first of the readers that read a writer; all that follow do so too."""
-    return next(block.first_reader for block in blocks if block.n_writers > writer)
 
 
 # Components

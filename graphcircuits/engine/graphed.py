@@ -30,45 +30,38 @@ class Graphed:
 
     function: Step
     _calls: Counter[tuple] = field(default_factory=Counter)
-    _captured: dict[tuple, "_Capture"] = field(default_factory=dict)
+    _captured: dict[tuple, Step] = field(default_factory=dict)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         key = tuple((x.shape, x.dtype, x.device) for x in inputs)
         if key in self._captured:
-            return self._captured[key].replay(inputs)
+            return self._captured[key](*inputs)
         self._calls[key] += 1
         if self._calls[key] == CALLS_BEFORE and all(x.is_cuda for x in inputs):
             try:
-                self._captured[key] = _Capture.of(self.function, inputs)
+                self._captured[key] = captured(self.function, inputs)
             except RuntimeError as error:
                 _log.warning("the step runs without a CUDA graph: %s", error)
         return self.function(*inputs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Capture:
-    """A CUDA graph with the memory that it reads from and writes to."""
+def captured(function: Step, inputs: tuple[Tensor, ...]) -> Step:
+    """The function as a CUDA graph, with the memory that it reads from and writes to."""
+    own = tuple(x.detach().clone() for x in inputs)
+    # Libraries prepare themselves for a stream at its first use, which cannot be captured.
+    stream = torch.cuda.Stream(own[0].device)
+    stream.wait_stream(torch.cuda.current_stream(own[0].device))
+    with torch.cuda.stream(stream):
+        function(*own)
+    torch.cuda.current_stream(own[0].device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        outputs = function(*own)
 
-    graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, function: Step, inputs: tuple[Tensor, ...]) -> "_Capture":
-        own = tuple(x.detach().clone() for x in inputs)
-        # Libraries prepare themselves for a stream at its first use, which cannot be captured.
-        stream = torch.cuda.Stream(own[0].device)
-        stream.wait_stream(torch.cuda.current_stream(own[0].device))
-        with torch.cuda.stream(stream):
-            function(*own)
-        torch.cuda.current_stream(own[0].device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            outputs = function(*own)
-        return cls(graph, own, outputs)
-
-    def replay(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        for mine, given in zip(self.inputs, inputs, strict=True):
+    def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
+        for mine, given in zip(own, inputs, strict=True):
             mine.copy_(given)
-        self.graph.replay()
-        return tuple(x.clone() for x in self.outputs)
+        graph.replay()
+        return tuple(x.clone() for x in outputs)
+
+    return replay

@@ -305,9 +305,7 @@ def with_wide_heads(subject: Transformer) -> Transformer:
     if config.qk_norm != "none":
         # The zeros would count in the mean square.
         return subject
-    wide = {
-        name: F.pad(weights[name], (0, extra)) for name in weights if name[2:] in ("Q", "K", "V")
-    }
+    wide = {n: F.pad(w, (0, extra)) for n, w in weights.items() if n[2:] in ("Q", "K", "V")}
     wide["W_O"] = F.pad(weights["W_O"], (0, 0, 0, extra))
     # Scores are divided by the root of d_head, which has grown, unless their scale is given.
     for name in wide.keys() & {"W_Q", "b_Q"} if config.attention_scale is None else ():

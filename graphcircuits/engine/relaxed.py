@@ -156,11 +156,6 @@ def departure(
     return (losses - clean).mean(-1) / gap
 
 
-def mean_distance(departures: Float[Tensor, "*mask"]) -> Float[Tensor, ""]:
-    """The mean over masks of |1 - faithfulness|: what CMD measures, for masks of any kind."""
-    return departures.abs().mean()
-
-
 def check_gap(clean: Sequence[float], cut: Sequence[float]) -> None:
     """Refuse subjects whose mean losses do not tell the clean run from one with every edge cut."""
     for index, (one, other) in enumerate(zip(clean, cut, strict=True)):

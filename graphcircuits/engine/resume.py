@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import Metric, check_writers
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
-from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.graph import Block
 from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Run
@@ -54,11 +54,17 @@ def single_edge(
     graph = base.subject.graph
     check_writers(base.subject, tuple(base.states.input.shape[:2]), other)
     wanted = torch.arange(graph.n_edges) if edges is None else edges.cpu()
-    _check_edges(graph, wanted)
+    if wanted.numel() == 0 or wanted.min() < 0 or wanted.max() >= graph.n_edges:
+        raise ValueError(
+            f"edges must be one or more of 0..{graph.n_edges - 1}, got {wanted.tolist()}."
+        )
     chosen = torch.zeros(graph.n_edges, dtype=torch.bool)
     chosen[wanted] = True
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
-    chunk, numbers = _chunk(base, memory_limit)
+    batch, pos = base.states.input.shape[:2]
+    numbers = batch * Footprint(base.subject, pos).passing
+    largest = batch * pos * base.subject.config.d_mlp
+    chunk = min(graph.n_writers, at_once(base.subject, numbers, memory_limit, largest=largest))
     keep_freed_memory()
     row_of, results = chosen.cumsum(0) - 1, None
     with explained(base.subject, "edges", chunk, numbers):
@@ -116,16 +122,14 @@ def _without_heads(
     """Logits when an MLP, or `logits`, reads `change` more."""
     if block.kind == "logits":
         return base.subject.unembed(base.streams[-1] + change)
-    return _finish(base, block.layer, None, _changed_hidden(base, block.layer, _Change(change)))
+    return _finish(base, block.layer, None, _Change(change))
 
 
 def _with_heads(
     base: Run, layer: int, by_head: "_Change"
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits when the heads of a layer write `by_head` more."""
-    parallel = base.subject.config.parallel
-    hidden = None if parallel else _changed_hidden(base, layer, by_head)
-    return _finish(base, layer, by_head, hidden)
+    return _finish(base, layer, by_head, None if base.subject.config.parallel else by_head)
 
 
 def _changes_by_heads(
@@ -170,9 +174,7 @@ def _changed_heads(
         for state in (states.q, states.z)
     )
     groups = [reader * served // config.heads_per_group for reader in readers]
-    k, v = (
-        state[layer][:, :, groups].transpose(1, 2)[:, :, None] for state in (states.k, states.v)
-    )
+    k, v = (x[layer][:, :, groups].transpose(1, 2)[:, :, None] for x in (states.k, states.v))
     new = _changed_reads(base, layer, kind, readers, change)
     q, k = (base.subject.for_scores(name, x, layer) for name, x in (("q", q), ("k", k)))
     new = new if kind == "v" else base.subject.for_scores(kind, new, layer)
@@ -273,13 +275,11 @@ def _changed_hidden(
 
 
 def _finish(
-    base: Run,
-    layer: int,
-    by_head: _Change | None,
-    hidden: Float[Tensor, "edge batch pos d_mlp"] | None,
+    base: Run, layer: int, by_head: _Change | None, at_mlp: _Change | None
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
-    """Logits from what changed in a layer: its heads' outputs, its MLP's hidden vectors."""
+    """Logits from what changed in a layer: its heads' outputs, what its MLP reads."""
     subject, config = base.subject, base.subject.config
+    hidden = None if at_mlp is None else _changed_hidden(base, layer, at_mlp)
     W_out = subject.write_weight("W_out", layer)
     rest = base.streams[2 * layer + 2]
     if hidden is not None:
@@ -301,19 +301,3 @@ def _finish(
     for later in range(layer + 1, config.n_layers):
         stream = subject.layer(stream, later)
     return subject.unembed(stream)
-
-
-def _chunk(base: Run, memory_limit: int | None) -> tuple[int, int]:
-    """How many edges to run at once, and how many numbers one of them holds."""
-    batch, pos = base.states.input.shape[:2]
-    numbers = batch * Footprint(base.subject, pos).passing
-    largest = batch * pos * base.subject.config.d_mlp
-    chunk = at_once(base.subject, numbers, memory_limit, largest=largest)
-    return min(chunk, base.subject.graph.n_writers), numbers
-
-
-def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:
-    if edges.numel() == 0 or edges.min() < 0 or edges.max() >= graph.n_edges:
-        raise ValueError(
-            f"edges must be one or more of 0..{graph.n_edges - 1}, got {edges.tolist()}."
-        )

@@ -35,6 +35,7 @@ MASKS_AT_ONCE = 10
 StackItem = tuple[Transformer, "Pairs"]
 Rows = slice | Int[Tensor, " row"]
 """Which prompts, the same of every subject."""
+ALL = slice(None)
 
 
 def architecture(subject: Transformer) -> tuple[TransformerConfig, torch.dtype]:
@@ -106,10 +107,8 @@ class Stack:
         configs = [subject.config for subject, _ in ready]
         pos = max(pairs.clean.shape[1] for _, pairs in ready)
         classes = max(config.d_vocab_out for config in configs)
-        columns = slice(
-            min(pairs.columns.start for _, pairs in ready),
-            max(pairs.columns.stop for _, pairs in ready),
-        )
+        scored = [pairs.columns for _, pairs in ready]
+        columns = slice(min(x.start for x in scored), max(x.stop for x in scored))
         ahead = any(not config.causal for config in configs)
         lengths = {pairs.clean.shape[1] for _, pairs in ready}
         hides = ahead and (len(lengths) > 1 or any(config.causal for config in configs))
@@ -184,7 +183,7 @@ class Stack:
     # Runs
 
     def logits(
-        self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
+        self, masks: Float[Tensor, "subject mask edge"], rows: Rows = ALL
     ) -> Float[Tensor, "subject mask row column d_vocab_out"]:
         """Logits at `columns`; those of classes that a subject does not have mean nothing."""
         expected = (len(self), self.graph.n_edges)
@@ -193,45 +192,33 @@ class Stack:
                 f"masks must be of {expected[0]} subjects and {expected[1]} edges, "
                 f"got shape {tuple(masks.shape)}."
             )
-        rows = slice(None) if rows is None else rows
         masks = masks.to(self.own.dtype)
         if not torch.is_grad_enabled():
             masks = masks.detach()
 
         def run(
-            weights: dict[str, Tensor],
-            own: Tensor,
-            writers: Tensor,
-            streams: Tensor,
-            unseen: Tensor | None,
-            masks: Tensor,
+            weights: dict[str, Tensor], unseen: Tensor | None, masks: Tensor, *cut: Tensor
         ) -> Tensor:
             subject = Components(self.config, weights, rules=_HiddenKeys(unseen))
+            own, writers, streams = cut
             moved = own.expand(len(masks), 1, *own.shape)
             return resumed_logits(
                 subject, masks, writers, streams, 0, [moved], columns=self.columns
             )
 
-        dims = (None if self.shared else 0, 0, 0, 0, None if self.unseen is None else 0, 0)
+        dims = (None if self.shared else 0, None if self.unseen is None else 0, 0, 0, 0, 0)
         vectorized: Callable[..., Tensor] = torch.func.vmap(run, in_dims=dims)
         # Without gradients the masked run writes into tensors made beforehand, which cannot be
         # vectorized. What needs none is not recorded in any case.
         with torch.enable_grad():
-            return vectorized(
-                self.weights,
-                self.own[:, rows],
-                self.writers[:, :, rows],
-                self.streams[:, :, rows],
-                self.unseen,
-                masks,
-            )
+            cut = (self.own[:, rows], self.writers[:, :, rows], self.streams[:, :, rows])
+            return vectorized(self.weights, self.unseen, masks, *cut)
 
     def losses(
-        self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
+        self, masks: Float[Tensor, "subject mask edge"], rows: Rows = ALL
     ) -> Float[Tensor, "subject mask row"]:
         """One loss per subject, mask and prompt; of all prompts, or of those of `rows`."""
         outputs = wide(self.logits(masks, rows))
-        rows = slice(None) if rows is None else rows
         if self.absent is not None:
             outputs = outputs.masked_fill(self.absent[:, None, None, None], -torch.inf)
         losses = None
@@ -254,11 +241,11 @@ class Stack:
         return targets[:, None, rows], incorrect
 
     def departure(
-        self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
+        self, masks: Float[Tensor, "subject mask edge"], rows: Rows = ALL
     ) -> Float[Tensor, "subject mask"]:
         """(loss - loss of the clean run) / gap, which is 1 - faithfulness; means over prompts."""
-        clean = self.ends[0][:, slice(None) if rows is None else rows]
-        return departure(self.losses(masks, rows), clean[:, None], self.gap[:, None])
+        clean = self.ends[0][:, None, rows]
+        return departure(self.losses(masks, rows), clean, self.gap[:, None])
 
     @torch.no_grad()
     def cmd(

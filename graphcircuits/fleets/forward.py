@@ -23,7 +23,7 @@ from torch.autograd.function import FunctionCtx
 from graphcircuits.fleets.fleet import Fleet, Weights
 from graphcircuits.graph import Block
 from graphcircuits.subject.attention import turned
-from graphcircuits.subject.components import activate
+from graphcircuits.subject.components import ACTIVATIONS
 
 Drop = Callable[[Tensor], Tensor]
 
@@ -324,9 +324,9 @@ def _hidden(
     """What the MLP writes by W_out."""
     pre = _linear(unit, layer.mlp, layer.mlp_bias)
     if not fleet.config.gated_mlp:
-        return activate(fleet.config, pre)
+        return ACTIVATIONS[fleet.config.activation](pre)
     gate, pre = pre.chunk(2, dim=-1)
-    return activate(fleet.config, gate) * pre
+    return ACTIVATIONS[fleet.config.activation](gate) * pre
 
 
 def _unembed(

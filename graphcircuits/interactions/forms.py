@@ -65,12 +65,9 @@ def edge_interactions(
     indices = graph.edge_indices(edges)
     pairs = prepare(subject, pairs, memory_limit)
     first, second = torch.triu_indices(len(edges), len(edges), 1)
-    rows = torch.arange(1 + len(edges) + len(first))
-    masks = torch.ones(len(rows), graph.n_edges, dtype=subject.dtype)
-    masks[rows[1 : 1 + len(edges)], indices] = 0
-    for one in (first, second):
-        masks[rows[1 + len(edges) :], indices[one]] = 0
-    masks = masks.to(subject.device)
+    whole = torch.ones(1, graph.n_edges, dtype=subject.dtype)
+    singles = whole.expand(len(edges), -1).scatter(1, indices[:, None], 0)
+    masks = torch.cat([whole, singles, singles[first] * singles[second]]).to(subject.device)
     size = Footprint(subject, pairs.clean.shape[1])
     held = 2 * size.pair + size.masked(grad=False)
     runs = 0
@@ -83,20 +80,12 @@ def edge_interactions(
             progress(runs, len(masks) * len(pairs))
         return losses
 
-    losses = torch.cat(
-        [
-            masked_logits(
-                subject,
-                some.clean,
-                masks,
-                subject.run(some.corrupted).writers,
-                metric=partial(loss, some),
-                memory_limit=half(memory_limit),
-            )
-            for some in pairs.split(at_once(subject, held, memory_limit))
-        ],
-        dim=1,
-    )
+    parts, limit = [], half(memory_limit)
+    for some in pairs.split(at_once(subject, held, memory_limit)):
+        cut, metric = subject.run(some.corrupted).writers, partial(loss, some)
+        given = (subject, some.clean, masks, cut)
+        parts.append(masked_logits(*given, metric=metric, memory_limit=limit))
+    losses = torch.cat(parts, dim=1)
     effects = losses[1:] - losses[0]
     single, joint = effects[: len(edges)], effects[len(edges) :]
     return Effects(edges=tuple(edges), single=single, joint=square(single, joint))

@@ -1,6 +1,6 @@
 """All forms of interaction of some edges at once, as `graphcircuits interact` prints them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,9 @@ class InteractionReport:
             progress: Called with what is done and the total.
         """
         if edges is None and reader is None:
-            edges = _strongest(subject, pairs, progress)
+            scores = exact(subject, pairs, progress=progress)
+            best = scores.topk(min(STRONGEST, len(scores))).indices.sort().values
+            edges = subject.graph.names_of(best.cpu())
         elif edges is None:
             assert reader is not None
             edges = SharedRead.of(subject, pairs, reader).edges
@@ -66,13 +68,8 @@ class InteractionReport:
         if any(other != first for other in others):
             return cls(reader=None, whole=whole)
         read = SharedRead.of(subject, pairs, first, edges=edges)
-        return cls(
-            reader=first,
-            whole=whole,
-            read=read,
-            finite=finite(read).interaction,
-            local=None if read.kinks else local(read),
-        )
+        smooth, exactly = None if read.kinks else local(read), finite(read).interaction
+        return cls(reader=first, whole=whole, read=read, finite=exactly, local=smooth)
 
     @property
     def edges(self) -> tuple[str, ...]:
@@ -140,7 +137,7 @@ class InteractionReport:
         if integrals:
             assert self.read is not None
             chosen = [(self.edges[one], self.edges[other]) for one, other in best[:integrals]]
-            record["integrals"] = self._integrals(integral(self.read, chosen, order=order))
+            record["integrals"] = [*self._integrals(integral(self.read, chosen, order=order))]
         if decay:
             assert self.read is not None
             fit = fit_decay(self.read)
@@ -159,25 +156,14 @@ class InteractionReport:
             "local": None if self.local is None else self.local[one, other].mean().item(),
         }
 
-    def _integrals(self, computed: Integral) -> list[dict[str, Any]]:
+    def _integrals(self, computed: Integral) -> Iterator[dict[str, Any]]:
         assert self.finite is not None
-        rows = []
         for pair, value, error in zip(computed.pairs, computed.value, computed.error, strict=True):
             one, other = (self.edges.index(edge) for edge in pair)
-            rows.append(
-                {
-                    "edges": list(pair),
-                    "integral": value.mean().item(),
-                    "size": value.abs().mean().item(),
-                    "error": error.mean().item(),
-                    "finite": self.finite[one, other].mean().item(),
-                }
-            )
-        return rows
-
-
-def _strongest(subject: Transformer, pairs: Pairs, progress: Progress | None) -> list[str]:
-    graph = subject.graph
-    scores = exact(subject, pairs, progress=progress)
-    best = scores.topk(min(STRONGEST, graph.n_edges)).indices.sort().values
-    return [graph.edge_name(edge) for edge in best.tolist()]
+            yield {
+                "edges": list(pair),
+                "integral": value.mean().item(),
+                "size": value.abs().mean().item(),
+                "error": error.mean().item(),
+                "finite": self.finite[one, other].mean().item(),
+            }

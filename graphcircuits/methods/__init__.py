@@ -88,11 +88,7 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="eap-ig", run=eap.eap_ig),
         FunctionMethod(name="edge-pruning", revision=2, run=gates.edge_pruning),
         EdgeByEdge(
-            name="exact",
-            run=exact.exact,
-            independent=True,
-            runs="one run for each",
-            seconds=single_edge_seconds,
+            name="exact", run=exact.exact, runs="one run for each", seconds=single_edge_seconds
         ),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
@@ -172,9 +168,8 @@ class ChosenMethod:
         if not given:
             return self
         try:
-            options = self.method.complete(
-                self.subject, self.pairs, {**self.options, **given}, name=self.name
-            )
+            merged = {**self.options, **given}
+            options = self.method.complete(self.subject, self.pairs, merged, name=self.name)
         except ValueError as error:
             # Options are of a method; whoever named none must learn which one they met.
             raise ValueError("; ".join(filter(None, (str(error), self.reason)))) from None

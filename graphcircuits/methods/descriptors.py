@@ -79,7 +79,8 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
     writes = torch.stack([A.norm() for A in write_factors])
     reads = torch.stack([B.norm() for B in read_factors])
     composition = norm * _inverse(writes[writers] * reads[readers])
-    upstream, downstream = _neighbours(graph, composition)
+    upstream, downstream = _neighbours(graph, composition, writers, readers)
+    writer_kinds, reader_kinds = kinds(graph)
     depths = (graph.writer_layer[graph.edge_writers], graph.reader_layer[graph.edge_readers])
     columns = [
         _log(norm),
@@ -96,7 +97,8 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
         upstream[writers],
         downstream[readers],
         *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
-        *_kinds(graph).to(composition).T,
+        *F.one_hot(writer_kinds, len(WRITER_KINDS)).to(composition)[writers].T,
+        *F.one_hot(reader_kinds, len(READER_KINDS)).to(composition)[readers].T,
     ]
     return torch.stack(columns, dim=1)
 
@@ -156,13 +158,15 @@ def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank c
 def _maps(graph: ComponentGraph, writers: Factors, readers: Factors) -> Float[Tensor, "edge _"]:
     """What is kept of the edge maps (`_summary`), of all writers of one kind at once."""
     received, sent = _stream_sums(graph, writers, readers)
+    writer_kinds, _ = kinds(graph)
     first_stream = torch.searchsorted(graph.stream_reads, torch.arange(graph.n_writers), right=True)
     rows: list[Tensor] = []
     for reader, B in enumerate(readers):
         total = B.mT @ received[int(graph.reader_stream[reader])] @ B
         summaries = B.new_zeros(int(graph.reads[reader]), 4 + N_SINGULAR)
-        for kind in _writers_by_kind(graph):
-            chosen = kind[kind < len(summaries)]
+        # The writers of a kind have factors of one shape.
+        for kind in range(len(WRITER_KINDS)):
+            chosen = (writer_kinds[: len(summaries)] == kind).nonzero().flatten()
             if len(chosen):
                 A = torch.stack([writers[writer] for writer in chosen])
                 beside = A @ sent[first_stream[chosen]] @ A.mT
@@ -204,27 +208,13 @@ def _stream_sums(
     return written.cumsum(0), read.flip(0).cumsum(0).flip(0)
 
 
-def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
-    """The writers of each kind in WRITER_KINDS; those of a kind have factors of one shape."""
-    kind, _ = kinds(graph)
-    return [(kind == place).nonzero().flatten() for place in range(len(WRITER_KINDS))]
-
-
-def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
-    """Ones at the kinds of writer and reader."""
-    writers, readers = kinds(graph)
-    at_writer = F.one_hot(writers, len(WRITER_KINDS))[graph.edge_writers]
-    at_reader = F.one_hot(readers, len(READER_KINDS))[graph.edge_readers]
-    return torch.cat([at_writer, at_reader], dim=1).float()
-
-
 def _neighbours(
-    graph: ComponentGraph, composition: Float[Tensor, " edge"]
+    graph: ComponentGraph,
+    composition: Float[Tensor, " edge"],
+    writers: Int[Tensor, " edge"],
+    readers: Int[Tensor, " edge"],
 ) -> tuple[Float[Tensor, " writer"], Float[Tensor, " reader"]]:
     """The largest composition into each writer's component, and out of each reader's."""
-    writers, readers = (
-        ends.to(composition.device) for ends in (graph.edge_writers, graph.edge_readers)
-    )
     into = composition.new_zeros(graph.n_readers).scatter_reduce(0, readers, composition, "amax")
     out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, writers, composition, "amax")
     upstream = composition.new_zeros(graph.n_writers)

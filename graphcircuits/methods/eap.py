@@ -31,11 +31,10 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.engine.passes import Pass, add_effects, detached, with_gradients, writer_deltas
 from graphcircuits.methods.prepare import (
-    DIRECTIONS,
-    POOLS,
     Signed,
     check_choice,
     check_positive,
+    check_shared,
     flat_loss,
     for_scoring,
     on_device,
@@ -76,7 +75,7 @@ def eap(
     `memory_limit` bytes where one prompt allows it. `signed` hears the mean effects with their
     signs.
     """
-    check_choice("direction", direction, DIRECTIONS)
+    check_shared(direction=direction)
     shares = torch.ones(1) if direction == "noising" else torch.zeros(1)
     return attribute(subject, pairs, "inputs", shares, pool, memory_limit, signed=signed)
 
@@ -137,7 +136,7 @@ def attribute(
 
     A walk has points of its own, as many as there are shares, and they all count alike.
     """
-    check_choice("pool", pool, POOLS)
+    check_shared(pool=pool)
     subject = for_scoring(subject, widen=False)
     pairs = on_device(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
@@ -235,11 +234,11 @@ def effects(
             scores, subject.graph, run, deltas, first_layer=path.first_layer, writers=path.writers
         )
     scores /= len(points) if weights is None else float(weights.sum())
-    losses = [
+    before, after = (
         pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
         for run in (clean, corrupted)
-    ]
-    return scores, losses[0], losses[1]
+    )
+    return scores, before, after
 
 
 # Paths
@@ -262,17 +261,6 @@ class _Path:
     change: Float[Tensor, "batch pos d_model"]
     """What full corruption of the group adds to the stream."""
 
-    def run(
-        self,
-        pairs: Pairs,
-        shares: Float[Tensor, " step"],
-        weights: Float[Tensor, " step"] | None = None,
-    ) -> Pass:
-        """One run on all prompts for each share of corruption, step by step, with gradients."""
-        streams = self.stream + shares[:, None, None, None] * self.change
-        streams = streams.to(self.stream.dtype)
-        return run_with_gradients(self.suffix, streams.flatten(0, 1), pairs, weights)
-
 
 def _runs(
     subject: Transformer,
@@ -290,7 +278,9 @@ def _runs(
     if isinstance(over, str):
         for path in _paths(subject, clean, deltas, over):
             for some, count in zip(shares, counts, strict=True):
-                yield path, path.run(pairs, 1 - some.to(deltas), count)
+                corrupted_shares = (1 - some.to(deltas))[:, None, None, None]
+                streams = (path.stream + corrupted_shares * path.change).to(path.stream.dtype)
+                yield path, run_with_gradients(path.suffix, streams.flatten(0, 1), pairs, count)
         return
     first, last = (end.layers[0].at_heads for end in ends)
     streams = over(subject, pairs, first, last, corrupted.logits)
@@ -323,13 +313,8 @@ def _paths(
 def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
     """The subject from a layer on, with that layer's heads and, if told, its MLP silent."""
     silent = ("W_O", "b_O") if with_mlp else ("W_O", "b_O", "W_out", "b_out")
-    layered = [
-        name
-        for name in subject.weights
-        if name not in ("W_E", "W_pos", "W_U", "b_U") and not name.startswith("final_norm")
-    ]
     weights = dict(subject.weights)
-    for name in layered:
+    for name in weights.keys() - {"W_E", "W_pos", "W_U", "b_U", "final_norm_w", "final_norm_b"}:
         suffix = weights[name][layer:]
         if name in silent:
             suffix = torch.cat([torch.zeros_like(suffix[:1]), suffix[1:]])

@@ -18,15 +18,7 @@ from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, at_once, half
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.methods.prepare import (
-    DIRECTIONS,
-    POOLS,
-    Progress,
-    Signed,
-    check_choice,
-    for_scoring,
-    prepare,
-)
+from graphcircuits.methods.prepare import Progress, Signed, check_shared, for_scoring, prepare
 from graphcircuits.methods.shortlist import shortlist
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -54,8 +46,7 @@ def exact(
     scores before the last. `signed` hears the mean changes with their signs, above 0 where the edge
     helps; of edges that were not tested, EAP-IG's estimates.
     """
-    check_choice("direction", direction, DIRECTIONS)
-    check_choice("pool", pool, POOLS)
+    check_shared(direction=direction, pool=pool)
     subject = for_scoring(subject)
     pairs = prepare(subject, pairs, memory_limit)
     pos = pairs.clean.shape[1]

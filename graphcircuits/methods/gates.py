@@ -117,15 +117,9 @@ def sp_node(
         return torch.cat([gates, logits], dim=1)[:, readers]
 
     descent = Descent(steps, learning_rate, prompts, generator, progress)
+    penalty, n_gates = _share_open(sparsity), subject.graph.n_readers - 1
     locations = fit(
-        subject,
-        pairs,
-        descent,
-        samples,
-        memory_limit,
-        _share_open(sparsity),
-        n_gates=subject.graph.n_readers - 1,
-        to_masks=to_masks,
+        subject, pairs, descent, samples, memory_limit, penalty, n_gates=n_gates, to_masks=to_masks
     )
     return lifted(subject.graph, locations)
 
@@ -196,12 +190,8 @@ def ugs(
     without one; other options as in `sp_edge`.
     """
     descent = Descent(steps, learning_rate, prompts, generator, progress)
-
     weight = usual_weight(subject.graph.n_edges) if sparsity is None else sparsity
-
-    def penalty(locations: Locations, _: int) -> Float[Tensor, ""]:
-        return weight * locations.sigmoid().mean()
-
+    penalty = _share_open(weight, torch.sigmoid)
     return fit(subject, pairs, descent, samples, memory_limit, penalty, draw=window)
 
 
@@ -286,8 +276,10 @@ class Descent:
                 return
 
 
-def _share_open(weight: float) -> Penalty:
-    return lambda locations, _: weight * probability_open(locations).mean()
+def _share_open(
+    weight: float, chance: Callable[[Locations], Locations] = probability_open
+) -> Penalty:
+    return lambda locations, _: weight * chance(locations).mean()
 
 
 def _sample(locations: Locations, n: int, generator: torch.Generator) -> Float[Tensor, "mask gate"]:

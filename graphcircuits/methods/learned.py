@@ -270,13 +270,8 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Defa
     why = f"on {kind} subjects it had {text}"
     if not looked:
         why = f"this case is like those that it was trained on, and {why}"
-    return DefaultMethod(
-        "gcl",
-        f"no method was named: gcl, because {why}",
-        chosen,
-        scored,
-        time.perf_counter() - start,
-    )
+    reason = f"no method was named: gcl, because {why}"
+    return DefaultMethod("gcl", reason, chosen, scored, time.perf_counter() - start)
 
 
 COMPARED = (

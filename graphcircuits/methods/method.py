@@ -72,8 +72,6 @@ class KnownMethod:
     them."""
     threshold: float | None = None
     """Where the scores themselves draw the line: edges above it are likely in the circuit."""
-    independent: bool = False
-    """Whether the steps that `progress` hears of are runs that do not wait for each other."""
     paths: bool = False
     """What the option `paths` is where it is not given."""
 
@@ -241,22 +239,17 @@ def load_method(path: Path, name: str) -> Method:
         raise FileNotFoundError(
             f"no Python file at {path}; give your method as path/to/file.py:name."
         )
-    function = find_name(path, run_file(path), name)
-    problem = _misfit(function)
+    function: Method = find_name(path, run_file(path), name)
+    problem = ""
+    try:
+        inspect.signature(function).bind(None, None)
+    except (TypeError, ValueError) as error:
+        problem = f"it cannot be called with a subject and pairs ({error})"
+    if not callable(function):
+        problem = f"it is a {type(function).__name__}"
     if problem:
         raise ValueError(
             f"{name!r} in {path} is no method: {problem}; a method is a function of a subject and "
             "pairs, with options as keywords that have defaults, which returns one score per edge."
         )
     return function
-
-
-def _misfit(method: object) -> str:
-    """Why something cannot be called as a method; empty where it can."""
-    if not callable(method):
-        return f"it is a {type(method).__name__}"
-    try:
-        inspect.signature(method).bind(None, None)
-    except (TypeError, ValueError) as error:
-        return f"it cannot be called with a subject and pairs ({error})"
-    return ""

@@ -19,14 +19,7 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import Effects, pooled
-from graphcircuits.methods.prepare import (
-    POOLS,
-    Signed,
-    check_choice,
-    flat_loss,
-    for_scoring,
-    on_device,
-)
+from graphcircuits.methods.prepare import Signed, check_shared, flat_loss, for_scoring, on_device
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -95,7 +88,7 @@ def _scores(
     subject: Transformer, pairs: Pairs, steps: int, pool: str, memory_limit: int | None
 ) -> tuple[Float[Tensor, " writer"], Float[Tensor, " writer"]]:
     """Pooled effects of the components, and their means with signs."""
-    check_choice("pool", pool, POOLS)
+    check_shared(pool=pool)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}.")
     subject = for_scoring(subject, widen=False)

@@ -53,7 +53,7 @@ Distance = Callable[[Float[Tensor, "sample edge"], Int[Tensor, " prompt"]], Floa
 """How far outputs under these masks are from the clean ones, on these prompts; 1 = corrupted."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fit:
     """How an explainer is fitted; the defaults are the method's."""
 
@@ -111,17 +111,7 @@ def pgexplainer(
     layers. Without a generator the seed is 0. Memory stays below `memory_limit` bytes where one
     mask on the prompts of a step allows it.
     """
-    options = Fit(
-        size=size,
-        entropy=entropy,
-        learning_rate=learning_rate,
-        hot=hot,
-        cold=cold,
-        steps=steps,
-        prompts=prompts,
-        samples=samples,
-        width=width,
-    )
+    options = Fit(size, entropy, learning_rate, hot, cold, steps, prompts, samples, width)
     subject = for_scoring(subject)
     pairs = to_clean_output(subject, prepare(subject, pairs, memory_limit), memory_limit)
     described = standardized(describe(subject)).to(subject.dtype)

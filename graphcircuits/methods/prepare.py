@@ -19,8 +19,8 @@ from graphcircuits.engine.memory import Footprint, at_once, bytes_for
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
-POOLS = ("abs", "sum")
-DIRECTIONS = ("noising", "denoising")
+SHARED = {"direction": ("noising", "denoising"), "pool": ("abs", "sum")}
+"""Options that several methods have, with the words that they know."""
 
 Progress = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""
@@ -191,9 +191,14 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
 
 
+def check_shared(**options: str) -> None:
+    """Refuse words that the options in SHARED do not know."""
+    for name, value in options.items():
+        check_choice(name, value, SHARED[name])
+
+
 def check_positive(**values: int | float) -> None:
     """Refuse options that must be above zero."""
-    problems = [f"{name} must be above 0, got {value}" for name, value in values.items()]
-    problems = [text for text, value in zip(problems, values.values(), strict=True) if value <= 0]
+    problems = [f"{name} must be above 0, got {x}" for name, x in values.items() if x <= 0]
     if problems:
         raise ValueError("; ".join(problems) + ".")

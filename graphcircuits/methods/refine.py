@@ -144,11 +144,18 @@ def refinement(
     before, turn = objective.judge(start)
     judging = time.perf_counter() - ready
     spent = ready - began + (1 + len(LOOKS)) * judging
-    clock = _Clock(steps=steps, seconds=seconds, spent=spent)
+    left = math.inf if seconds is None else seconds - spent
     seed = generator.initial_seed() if generator is not None else 0
     state = RefineState.at(start, before, turn, torch.Generator(subject.device).manual_seed(seed))
+
+    def over() -> float:
+        """How much of the way is over."""
+        if steps is not None:
+            return state.step / steps
+        return 1.0 if left <= 0 else state.elapsed / left
+
     try:
-        while (share := clock.share(state)) < 1:
+        while (share := over()) < 1:
             since = time.perf_counter()
             gradient = objective.gradient(state.values, state.turn, state.generator)
             if avoid is not None:
@@ -157,9 +164,10 @@ def refinement(
             if subject.device.type == "cuda":
                 torch.cuda.synchronize(subject.device)
             state.elapsed += time.perf_counter() - since
-            _look(objective, state, clock.share(state))
+            _look(objective, state, over())
             if progress is not None:
-                progress(state.step, clock.total(state))
+                # Steps in all are an estimate where seconds were given.
+                progress(state.step, steps or max(state.step, round(state.step / over())))
     except (Stop, KeyboardInterrupt):
         pass  # what has been reached so far is judged and returned
     _look(objective, state, 1.0)
@@ -168,7 +176,7 @@ def refinement(
     return Refinement(
         scores=sort_by_rank(scores, values) if better else scores.clone(),
         steps=state.step,
-        stopped=clock.share(state) < 1,
+        stopped=over() < 1,
         before=before,
         after=state.area,
     )
@@ -221,29 +229,6 @@ def advance(state: RefineState, gradient: Scores, rate: float) -> None:
     step = state.first * (rate / (1 - decay**state.step) / size.clamp(min=1e-300)).to(state.first)
     state.values.sub_(step)
     state.mean.lerp_(state.values, 2 / (state.step + 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Clock:
-    """How much of a run is over."""
-
-    steps: int | None
-    seconds: float | None
-    spent: float
-    """Seconds that everything but the steps takes."""
-
-    def share(self, state: RefineState) -> float:
-        if self.steps is not None:
-            return state.step / self.steps
-        assert self.seconds is not None
-        left = self.seconds - self.spent
-        return 1.0 if left <= 0 else state.elapsed / left
-
-    def total(self, state: RefineState) -> int:
-        """Steps in all: an estimate where seconds were given."""
-        if self.steps is not None:
-            return self.steps
-        return max(state.step, round(state.step / self.share(state)))
 
 
 # Refusals

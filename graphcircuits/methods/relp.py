@@ -98,7 +98,11 @@ class _Relevance(Rules):
         function: Callable[[Float[Tensor, "*any"]], Float[Tensor, "*any"]],
         x: Float[Tensor, "*any"],
     ) -> Float[Tensor, "*any"]:
-        return _secant(x, function(x.detach()))
+        # The value, as x times a constant: its gradient is value / x, and 0 where x is.
+        constant = x.detach()
+        value = function(constant)
+        slope = (value / constant).where(constant != 0, 0.0)
+        return value + (x - constant) * slope
 
     def multiply(self, gate: Hidden, pre: Hidden) -> Hidden:
         product = gate * pre
@@ -121,10 +125,3 @@ def _scale(config: TransformerConfig, stream: Stream) -> Float[Tensor, "*batch 1
     """What the norm multiplies by; squares may be beyond half precision."""
     wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
     return norm_scale(config, wide)[1].to(stream)
-
-
-def _secant(x: Float[Tensor, "*any"], value: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """The value, as x times a constant: its gradient is value / x, and 0 where x is."""
-    constant = x.detach()
-    slope = (value / constant).where(constant != 0, 0.0)
-    return value + (x - constant) * slope

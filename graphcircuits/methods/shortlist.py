@@ -9,6 +9,7 @@ that tested edges score as without a shortlist.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.method import FunctionMethod, Options
 from graphcircuits.methods.prepare import check_positive, for_scoring
@@ -108,8 +108,12 @@ class EdgeByEdge(FunctionMethod):
     @torch.no_grad()
     def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
         """A warning where the method takes long."""
-        edges = _tested(subject.graph, options)
-        if edges * _operations(subject, pairs) < WORK:
+        n_edges, top, named = subject.graph.n_edges, options["top"], options["edges"]
+        edges = n_edges if top is None else min(top, n_edges)
+        edges = edges if named is None else len(named)
+        # Of half a pass on all pairs: one multiplication and addition for each weight and token.
+        layered = (w for name, w in subject.weights.items() if name not in ("W_E", "W_pos"))
+        if edges * pairs.clean.numel() * sum(weight.numel() for weight in layered) < WORK:
             return []
         subject = for_scoring(subject)
         some = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
@@ -141,23 +145,9 @@ def search_seconds(subject: Transformer, pairs: Pairs) -> float:
     """How long an edge takes in a search that decides edge after edge."""
     corrupted = subject.run(pairs.corrupted).writers
     mask = torch.ones(1, subject.graph.n_edges).to(corrupted)
-    runs = [
-        _seconds(lambda: masked_logits(subject, pairs.clean, mask, corrupted)) for _ in range(2)
-    ]
+    run = partial(masked_logits, subject, pairs.clean, mask, corrupted)
     # On average half of the subject follows an edge.
-    return min(runs) / 2
-
-
-def _tested(graph: ComponentGraph, options: Options) -> int:
-    if options["edges"] is not None:
-        return len(options["edges"])
-    return graph.n_edges if options["top"] is None else min(options["top"], graph.n_edges)
-
-
-def _operations(subject: Transformer, pairs: Pairs) -> int:
-    """Of half a pass on all pairs: one multiplication and addition for each weight and token."""
-    layered = (w for name, w in subject.weights.items() if name not in ("W_E", "W_pos"))
-    return pairs.clean.numel() * sum(weight.numel() for weight in layered)
+    return min(_seconds(run), _seconds(run)) / 2
 
 
 def _seconds(call: Callable[[], Tensor]) -> float:

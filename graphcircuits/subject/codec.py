@@ -59,9 +59,7 @@ class Codec:
             return BOS
         if task not in self.tasks:
             known = ", ".join(map(repr, self.tasks))
-            expected = (
-                f"one of the tasks {known}" if self.tasks else "no task, since it has but one"
-            )
+            expected = f"one of the tasks {known}" if known else "no task, since it has but one"
             raise ValueError(f"the model must be given {expected}; got {task!r}.")
         return 2 + len(self.vocab) + self.tasks.index(task)
 

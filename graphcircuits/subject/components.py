@@ -10,7 +10,7 @@
 The plain run (`transformer.py`) and all interventions are made of these.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -58,13 +58,21 @@ class Rules:
         self, config: TransformerConfig, stream: Stream, weight: Weight, bias: Weight | None
     ) -> Stream:
         """A reader's norm of its input."""
-        return normalize(config, stream, weight, bias)
+        if config.norm == "layer":
+            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
+        return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
 
     def pull_through_norm(
         self, config: TransformerConfig, stream: Spread, weight: Spread, grad: Stream
     ) -> Stream:
         """The gradient at the input of that norm, given the one at its output."""
-        return pull_through_norm(config, stream, weight, grad)
+        stream, inverse = norm_scale(config, stream)
+        unit, scaled = stream * inverse, grad * weight
+        along = (scaled * unit).mean(-1, keepdim=True)
+        pulled = torch.addcmul(scaled, unit, along, value=-1)
+        if config.norm == "layer":
+            pulled = pulled - scaled.mean(-1, keepdim=True)
+        return pulled * inverse
 
     def scale_of(self, written: Stream) -> Stream:
         """What a norm after a component takes its scale from, given what the component writes."""
@@ -88,6 +96,13 @@ class Rules:
 
 
 PLAIN = Rules()
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+"""The nonlinearities of MLPs."""
 
 
 def graph_of(config: TransformerConfig) -> ComponentGraph:
@@ -192,7 +207,7 @@ class Components:
 
     def hidden(self, pre: Hidden, gate: Hidden | None, layer: int) -> Hidden:
         """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
-        bent = self.rules.bend(partial(activate, self.config), pre if gate is None else gate)
+        bent = self.rules.bend(ACTIVATIONS[self.config.activation], pre if gate is None else gate)
         hidden = bent if gate is None else self.rules.multiply(bent, pre)
         if not self.config.norms_after:
             return hidden
@@ -237,11 +252,6 @@ class Components:
     def bias(self, name: str, layer: int) -> Tensor | None:
         """A layer's bias, or None in a subject without it."""
         return self.weights[name][layer] if name in self.weights else None
-
-    def _heads_out(self, z: Float[Tensor, "*batch head d_head"], layer: int) -> Stream:
-        """The sum of the heads' outputs and b_O."""
-        W_O = self.write_weight("W_O", layer).flatten(0, 1)
-        return self._linear(z.flatten(-2), W_O, "b_O", layer)
 
     def pull_through_norm(
         self, name: str, stream: Spread, grad: Stream, layer: int | slice | None = None
@@ -298,33 +308,7 @@ class Components:
         return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
 
 
-def activate(config: TransformerConfig, pre: Hidden) -> Hidden:
-    """The nonlinearity of MLPs."""
-    match config.activation:
-        case "gelu":
-            return F.gelu(pre)
-        case "gelu-tanh":
-            return F.gelu(pre, approximate="tanh")
-        case "relu":
-            return F.relu(pre)
-        case "silu":
-            return F.silu(pre)
-
-
 # Norms
-
-
-def normalize(
-    config: TransformerConfig, stream: Stream, weight: Weight | None, bias: Weight | None
-) -> Stream:
-    """A reader's norm of its own input."""
-    match config.norm:
-        case "none":
-            return stream
-        case "layer":
-            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
-        case "rms":
-            return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
 
 
 def norm_scale(
@@ -344,19 +328,3 @@ def rms_scale(
     """What an RMS norm over some axes multiplies by, in single precision at least."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide.square().mean(axes, keepdim=True) + eps).rsqrt()
-
-
-def pull_through_norm(
-    config: TransformerConfig, stream: Spread, weight: Spread | None, grad: Stream
-) -> Stream:
-    """The gradient at a norm's input, given the one at its output."""
-    if config.norm == "none":
-        return grad
-    stream, inverse = norm_scale(config, stream)
-    unit = stream * inverse
-    scaled = grad if weight is None else grad * weight
-    along = (scaled * unit).mean(-1, keepdim=True)
-    pulled = torch.addcmul(scaled, unit, along, value=-1)
-    if config.norm == "layer":
-        pulled = pulled - scaled.mean(-1, keepdim=True)
-    return pulled * inverse

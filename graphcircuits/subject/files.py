@@ -54,9 +54,7 @@ def load_transformer(path: str | Path) -> Transformer:
     """
     artifact = load_artifact(path, "transformer")
     stored = artifact.config
-    other = {str(weight.dtype) for weight in artifact.tensors.values()} - set(
-        map(str, DTYPES.values())
-    )
+    other = {str(x.dtype) for x in artifact.tensors.values()} - {str(x) for x in DTYPES.values()}
     report = artifact.meta.get("report")
     case = _text(report, "case")
     try:

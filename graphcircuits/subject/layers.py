@@ -137,7 +137,15 @@ class TransformerConfig:
             self.positions == "rotary" and self.windows
         ):
             problems.append("window_rotary_base needs positions=rotary and windows")
-        problems += self._window_problems()
+        if self.windows is not None and len(self.windows) != self.n_layers:
+            problems.append(
+                f"windows must hold one entry per layer, {self.n_layers} in all, "
+                f"got {len(self.windows)}"
+            )
+        if any(window is not None and window < 1 for window in self.windows or ()):
+            problems.append(f"windows must be None or at least 1, got {self.windows}")
+        if self.windows is not None and not self.causal:
+            problems.append("windows look back, so they need causal=True")
         if self.norms_after and self.norm != "rms":
             problems.append(
                 f"norms after components (norm_places={self.norm_places}) must be rms, "
@@ -150,21 +158,6 @@ class TransformerConfig:
             )
         if problems:
             raise ValueError("; ".join(problems) + ".")
-
-    def _window_problems(self) -> list[str]:
-        if self.windows is None:
-            return []
-        problems = []
-        if len(self.windows) != self.n_layers:
-            problems.append(
-                f"windows must hold one entry per layer, {self.n_layers} in all, "
-                f"got {len(self.windows)}"
-            )
-        if any(window is not None and window < 1 for window in self.windows):
-            problems.append(f"windows must be None or at least 1, got {self.windows}")
-        if not self.causal:
-            problems.append("windows look back, so they need causal=True")
-        return problems
 
     def window(self, layer: int) -> int | None:
         """How many positions a query of this layer sees, itself and those before it; None: all."""

@@ -63,10 +63,8 @@ class Interfaces:
         """Names and vectors in the order of computation: what a component reads, what it writes."""
         yield "input", self.input
         for block in graph.blocks:
-            readers = zip(
-                graph.reader_names[block.readers], self.read(block).unbind(1), strict=True
-            )
-            yield from readers
+            names = graph.reader_names[block.readers]
+            yield from zip(names, self.read(block).unbind(1), strict=True)
             first = 1 + block.layer * graph.writers_per_layer
             # A head writes once its values are read, an MLP once it has read.
             last = {"v": (first, graph.n_heads), "mlp": (first + graph.n_heads, 1)}
@@ -91,10 +89,7 @@ class Interfaces:
 
     @classmethod
     def concatenate(cls, interfaces: list["Interfaces"]) -> "Interfaces":
-        names = [field.name for field in fields(cls)]
-        return cls(
-            **{name: torch.cat([getattr(each, name) for each in interfaces]) for name in names}
-        )
+        return cls(*(torch.cat([getattr(x, f.name) for x in interfaces]) for f in fields(cls)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,16 +99,15 @@ class Transformer(Components):
         dtype: torch.dtype = torch.float32,
     ) -> "Transformer":
         """Matrices normal with deviation scale / sqrt(fan in), biases zero, norm weights one."""
-        device = generator.device
-        weights = {}
+        weights, given = {}, {"dtype": dtype, "device": generator.device}
         for name, shape in weight_shapes(config).items():
             if name.endswith("norm_w"):
-                weights[name] = torch.ones(shape, dtype=dtype, device=device)
+                weights[name] = torch.ones(shape, **given)
             elif name.startswith("b_") or name.endswith("norm_b"):
-                weights[name] = torch.zeros(shape, dtype=dtype, device=device)
+                weights[name] = torch.zeros(shape, **given)
             else:
                 fan_in = config.d_model if name in ("W_E", "W_pos") else shape[-2]
-                normal = torch.randn(shape, generator=generator, dtype=dtype, device=device)
+                normal = torch.randn(shape, generator=generator, **given)
                 weights[name] = normal * scale / fan_in**0.5
         return cls(config, weights, codec)
 
@@ -148,8 +147,7 @@ class Transformer(Components):
         For causal subjects.
         """
         if attention_mask is not None:
-            front, real = _to_front(self.config, tokens, attention_mask)
-            return _to_prompts(self.logits(front), real)
+            return _padded_logits(self, tokens, attention_mask)
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             stream = self.layer(stream, layer)
@@ -157,19 +155,6 @@ class Transformer(Components):
 
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """The output of the `input` writer: token plus learned position embedding."""
-        self._check_tokens(tokens)
-        return self.embed_trusted(tokens)
-
-    def embed_trusted(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        """The same of tokens that were checked before: to check them waits for their GPU."""
-        stream = self.weights["W_E"][tokens]
-        if self.config.embedding_scale != 1.0:
-            stream = stream * self.config.embedding_scale
-        if self.config.positions == "learned":
-            stream = stream + self.weights["W_pos"][: tokens.shape[1]]
-        return stream
-
-    def _check_tokens(self, tokens: Int[Tensor, "batch pos"]) -> None:
         config = self.config
         if tokens.numel() == 0:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}.")
@@ -183,6 +168,16 @@ class Transformer(Components):
             raise ValueError(
                 f"tokens must be in 0..{config.d_vocab - 1}, got values from {low} to {high}."
             )
+        return self.embed_trusted(tokens)
+
+    def embed_trusted(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        """The same of tokens that were checked before: to check them waits for their GPU."""
+        stream = self.weights["W_E"][tokens]
+        if self.config.embedding_scale != 1.0:
+            stream = stream * self.config.embedding_scale
+        if self.config.positions == "learned":
+            stream = stream + self.weights["W_pos"][: tokens.shape[1]]
+        return stream
 
     def layer(
         self, stream: Float[Tensor, "*batch pos d_model"], layer: int
@@ -193,7 +188,8 @@ class Transformer(Components):
     def _layer(self, stream: Float[Tensor, "*batch pos d_model"], layer: int) -> LayerStates:
         at_heads = self.rules.read(stream, 2 * layer)
         q, k, v, z = self.attention(at_heads, layer)
-        with_heads = stream + self._heads_out(z, layer)
+        W_O = self.write_weight("W_O", layer).flatten(0, 1)
+        with_heads = stream + self._linear(z.flatten(-2), W_O, "b_O", layer)
         at_mlp = stream if self.config.parallel else with_heads
         # A view of its own, so that its gradient is that of what the MLP alone reads.
         at_mlp = self.rules.read(at_mlp.view_as(at_mlp), 2 * layer + 1)
@@ -211,10 +207,8 @@ class Transformer(Components):
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             states = self._layer(stream, layer)
-            q, k = (
-                self.for_scores(kind, x.transpose(1, 2), layer)
-                for kind, x in (("q", states.q), ("k", states.k))
-            )
+            q = self.for_scores("q", states.q.transpose(1, 2), layer)
+            k = self.for_scores("k", states.k.transpose(1, 2), layer)
             scores = self.expand_groups(k, dim=1) @ q.transpose(-1, -2)
             by_key = attention_pattern(self.config, layer, scores[..., None, :]).squeeze(-2)
             yield by_key.transpose(-1, -2)
@@ -312,20 +306,16 @@ class Run:
             raise ValueError("this run has no gradients; give run(tokens, loss=...) a loss.")
         blocks: list[Tensor] = []
         for layer in range(subject.config.n_layers):
-            heads = [
-                einsum(
-                    getattr(gradients, name)[layer],
-                    subject.weights[f"W_{name.upper()}"][layer],
-                    "batch pos head d_head, head d_model d_head -> batch pos head d_model",
-                )
-                for name in "qkv"
-            ]
+            vectors = torch.cat([getattr(gradients, name)[layer] for name in "qkv"], dim=2)
+            W = torch.cat([subject.weights[f"W_{name}"][layer] for name in "QKV"])
+            inner = "batch pos head d_head, head d_model d_head -> batch pos head d_model"
+            heads = einsum(vectors, W, inner)
             mlp = gradients.pre[layer] @ subject.weights["W_in"][layer].T
             if gradients.gate is not None:
                 mlp = mlp + gradients.gate[layer] @ subject.weights["W_gate"][layer].T
             at_heads, at_mlp = self.streams[2 * layer, :, :, None], self.streams[2 * layer + 1]
             blocks += [
-                subject.pull_through_norm("attn_norm", at_heads, torch.cat(heads, dim=2), layer),
+                subject.pull_through_norm("attn_norm", at_heads, heads, layer),
                 subject.pull_through_norm("mlp_norm", at_mlp, mlp, layer)[:, :, None],
             ]
         read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
@@ -338,29 +328,19 @@ class Run:
 # causal, runs without a mask; and the outputs are moved back.
 
 
-def _to_front(
-    config: TransformerConfig, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor
-) -> tuple[Int[Tensor, "batch longest"], Bool[Tensor, "batch pos"]]:
-    """The real tokens of each prompt, then token 0; and the mask as booleans.
-
-    `attention_mask` is 1 or True at real tokens. What stands elsewhere is not read.
-    """
-    real = _checked(config, tokens, attention_mask)
-    lengths = real.sum(-1)
-    positions = torch.arange(int(lengths.max()), device=tokens.device)
-    front = tokens.new_zeros(len(tokens), len(positions))
-    front[positions < lengths[:, None]] = tokens[real]
-    return front, real
-
-
-def _to_prompts(
-    values: Float[Tensor, "batch longest *shape"], real: Bool[Tensor, "batch pos"]
-) -> Float[Tensor, "batch pos *shape"]:
-    """Values of tokens at the front, back where the tokens stood; zeros where there was padding."""
-    positions = torch.arange(values.shape[1], device=values.device)
-    spread = values.new_zeros(*real.shape, *values.shape[2:])
-    spread[real] = values[positions < real.sum(-1, keepdim=True)]
-    return spread
+def _padded_logits(
+    subject: Transformer, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor
+) -> Float[Tensor, "batch pos d_vocab_out"]:
+    """Logits at real tokens, where `attention_mask` is 1 or True; zeros where there is padding."""
+    real = _checked(subject.config, tokens, attention_mask)
+    lengths = real.sum(-1, keepdim=True)
+    at_front = torch.arange(int(lengths.max()), device=tokens.device) < lengths
+    front = torch.zeros_like(at_front, dtype=tokens.dtype)
+    front[at_front] = tokens[real]
+    found = subject.logits(front)
+    logits = found.new_zeros(*real.shape, found.shape[-1])
+    logits[real] = found[at_front]
+    return logits
 
 
 def _checked(

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from graphcircuits.engine.relaxed import best_edges, mean_distance, ranks
-from graphcircuits.engine.stack import Stack
+from graphcircuits.engine.relaxed import best_edges, ranks
+from graphcircuits.engine.stack import ALL, Rows, Stack
 from graphcircuits.training.config import TrainConfig
 
 PAIRS_PER_EDGE = 4
@@ -56,13 +56,13 @@ def faithfulness_loss(
 
     It is what CMD measures, with the masks of circuits relaxed.
     """
-    drawn = None
+    drawn: Rows = ALL
     if 0 < config.rows < stack.n_pairs:
         order = torch.randperm(stack.n_pairs, generator=generator, device=scores.device)
         drawn = order[: config.rows]
     width = {"temperature": config.temperature, "noise": config.noise}
     relaxed = best_edges(scores, config.masks, **width, generator=generator)
-    return mean_distance(stack.departure(relaxed, drawn))
+    return stack.departure(relaxed, drawn).abs().mean()
 
 
 # Scores found before

@@ -31,13 +31,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from graphcircuits.compare.measure import measure
-from graphcircuits.methods import BeyondTraining, Progress, find_method, localize
+from graphcircuits.methods import BeyondTraining, Progress, localize
 from graphcircuits.subject.components import PLAIN, Rules
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 aten = torch.ops.aten
+INDEPENDENT = ("exact",)
+"""Methods whose steps are runs that do not wait for each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def cost(
 
     def counted(subject: Transformer, pairs: Pairs, step: Progress) -> None:
         # Runs that could all be made at once are no steps.
-        heard = progress if find_method(method).independent else _both(step, progress)
+        heard = progress if method in INDEPENDENT else _both(step, progress)
         localize(subject, pairs, method, progress=heard, **options)
 
     with warnings.catch_warnings():

@@ -134,12 +134,12 @@ def test_unused_components_are_folded() -> None:
     drawn = layout(graph, graph.edge_indices(names).tolist())
     folded = [box.name for box in drawn.boxes if box.folded]
     assert folded == ["+3 heads +m1", "+4 heads", "+3 heads"]
-    assert [line.name for line in drawn.breaks] == [
+    assert [words for words, _ in drawn.breaks] == [
         "layer 0: no edge",
         "layers 3 to 5: no edge",
         "layer 7: no edge",
     ]
-    below, _, above = [line.y for line in drawn.breaks]
+    below, _, above = [y for _, y in drawn.breaks]
     boxes = named(drawn)
     assert boxes["a1.h2"].y < below < boxes["input"].y
     assert boxes["logits"].y < above < boxes["m6"].y
@@ -160,7 +160,7 @@ def test_one_edge_and_none() -> None:
     graph = ComponentGraph(2, 1)
     drawn = layout(graph, [])
     assert [box.name for box in drawn.boxes] == ["input", "logits"]
-    assert [line.name for line in drawn.breaks] == ["layers 0 to 1: no edge"]
+    assert [words for words, _ in drawn.breaks] == ["layers 0 to 1: no edge"]
     whole = layout(graph, range(graph.n_edges))
     assert whole.breaks == ()
     assert not any(box.folded for box in whole.boxes)

@@ -18,7 +18,7 @@ from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from graphcircuits.task.pairs import Pairs
-from lab.cost.cost import Counts, Ledger, _Counting, cost, count
+from lab.cost.cost import INDEPENDENT, Counts, Ledger, _Counting, cost, count
 from tests.methods.tasks import make_pairs
 from tests.subjects import SOME, make_subject
 from tests.tiers import some
@@ -67,7 +67,7 @@ def make_small(**options: Any) -> Transformer:
 def counted(subject: Transformer, pairs: Pairs, method: str, **options: Any) -> Counts:
     def call(subject: Transformer, pairs: Pairs, step: Progress) -> None:
         # Runs that wait for nothing are no steps.
-        heard = None if METHODS[method].independent else step
+        heard = None if method in INDEPENDENT else step
         localize(subject, pairs, method, progress=heard, keep_prompts=0, **options)
 
     return count(call, subject, pairs)
