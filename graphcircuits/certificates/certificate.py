@@ -51,6 +51,8 @@ class Line:
     """What was found."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further figures, as JSON values."""
+    seconds: float = 0.0
+    """What the answer took."""
 
     @property
     def figure(self) -> str:

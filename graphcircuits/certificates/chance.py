@@ -15,7 +15,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 
 RANDOM = 40
-"""Random circuits of each kind, so that none of them as good is a chance below one in twenty."""
+"""Random circuits of each kind: none of them as good is a chance below one in twenty."""
 TRIES = 200
 """Paths in a row that do not fit before a circuit is left smaller."""
 SWAPS = 10
@@ -25,7 +25,7 @@ SWAPS = 10
 def by_chance(
     judge: Judge, circuit: Circuit, most: float, generator: torch.Generator, n: int = RANDOM
 ) -> Line:
-    """The chance that a random circuit keeps as much."""
+    """The share of random circuits that keep as much: of the kind that does better."""
     kinds = {
         "connected": [random_connected(circuit.graph, len(circuit), generator) for _ in range(n)],
         "same degrees": [rewired(circuit, generator) for _ in range(n)],
@@ -37,11 +37,10 @@ def by_chance(
         if (others := [one for one in some if one != circuit])
     }
     ours = judge.kept(circuit)
-    details, worst, value = {}, (0, n), 0.0
+    details, worst = {}, (0, 1)
     for name, some in kinds.items():
         kept = judge.shares(some).mean(1)
         as_good = int((kept >= ours).sum())
-        chance = (1 + as_good) / (1 + len(some))
         details[name] = {
             "circuits": len(some),
             "edges": sum(map(len, some)) / len(some),
@@ -49,11 +48,11 @@ def by_chance(
             "mean": float(kept.mean()),
             "best": float(kept.max()),
         }
-        if chance > value:
-            worst, value = (as_good, len(some)), chance
+        if not worst[0] or as_good * worst[1] > worst[0] * len(some):
+            worst = as_good, len(some)
     if not details:
         raise ValueError("there is no other circuit of this size or these degrees")
-    best = max(one["best"] for one in details.values())
+    value, best = worst[0] / worst[1], max(one["best"] for one in details.values())
     return Line(
         name="not by chance",
         passed=value <= most,

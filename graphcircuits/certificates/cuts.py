@@ -24,7 +24,7 @@ MOST_EDGES, MOST_ON_LARGE = 400, 150
 """Edges of a circuit that are cut one by one; of more, so many are drawn; on large graphs fewer."""
 IDLE = 0.1
 """The share of an even part of the circuit's work below which an edge does nothing measurable."""
-LEAST_COST = 1e-4
+LEAST_COST = 1e-5
 """What cutting an edge has to cost at least, however large the circuit."""
 PARTS, RANDOM_PARTS = 12, 6
 """Parts that are cut to see whether another way is left: components, and random halves."""
