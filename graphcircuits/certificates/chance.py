@@ -5,6 +5,8 @@ degrees    the circuit's own edges, with the readers of two of them exchanged ag
            writer keeps its number of edges, and so does every reader
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -68,8 +70,10 @@ def random_connected(graph: ComponentGraph, size: int, generator: torch.Generato
     """Random paths from input to logits, together of so many edges or, where that does not come
     out, a few less."""
     mask, left, failed = torch.zeros(graph.n_edges, dtype=torch.bool), size, 0
+    slots = _readers_of_components(graph)
+    reads, offsets = graph.reads.tolist(), graph.offsets.tolist()
     while left > 0 and failed < TRIES:
-        path = torch.tensor(_random_path(graph, generator))
+        path = torch.tensor(_random_path(slots, reads, offsets, generator))
         new = path[~mask[path]]
         if not 0 < len(new) <= left:
             failed += 1
@@ -78,22 +82,25 @@ def random_connected(graph: ComponentGraph, size: int, generator: torch.Generato
     return Circuit.from_mask(graph, mask)
 
 
-def _random_path(graph: ComponentGraph, generator: torch.Generator) -> list[int]:
+def _random_path(
+    slots: Sequence[Sequence[int]],
+    reads: Sequence[int],
+    offsets: Sequence[int],
+    generator: torch.Generator,
+) -> list[int]:
     """Its edges from logits back to the input, every step to a writer drawn from all that can be
     read."""
 
     def drawn(n: int) -> int:
         return int(torch.randint(n, (), generator=generator))
 
-    readers = _readers_of_components(graph)
-    reader, path = graph.n_readers - 1, []
+    reader, path = len(reads) - 1, []
     while True:
-        writer = drawn(int(graph.reads[reader]))
-        path.append(int(graph.offsets[reader]) + writer)
+        writer = drawn(reads[reader])
+        path.append(offsets[reader] + writer)
         if writer == 0:
             return path
-        slots = readers[writer]
-        reader = slots[drawn(len(slots))]
+        reader = slots[writer][drawn(len(slots[writer]))]
 
 
 def _readers_of_components(graph: ComponentGraph) -> list[list[int]]:

@@ -16,16 +16,18 @@ import torch
 from graphcircuits.certificates.certificate import Line
 from graphcircuits.certificates.judging import Judge
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.proposal import propose
+from graphcircuits.evaluation.proposal import LARGE, propose
 from graphcircuits.methods.prepare import Progress
 from graphcircuits.methods.refine import refinement
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-ATTEMPTS = ((1.0, 1.0), (0.5, 0.3))
+ATTEMPTS = ((0.5, 1.0), (0.5, 0.3), (1.0, 1.0))
 """The share of the circuit's edges that are put last, and how far all of them are pushed down at
 every step, in root mean squares of it: one search for each."""
+ON_LARGE = 2
+"""How many of them are made on a large graph, where the last never led anywhere."""
 STEPS = 60
 """Steps of refining for each of them."""
 SLACK, LARGER = 0.05, 1.5
@@ -54,10 +56,12 @@ def find_rivals(
     *,
     generator: torch.Generator,
     steps: int = STEPS,
-    attempts: Sequence[tuple[float, float]] = ATTEMPTS,
+    attempts: Sequence[tuple[float, float]] | None = None,
     progress: Progress | None = None,
 ) -> list[Rival]:
-    """One for each of the ATTEMPTS."""
+    """One for each of the ATTEMPTS, or for those that are given."""
+    if attempts is None:
+        attempts = ATTEMPTS[: ON_LARGE if len(circuit.mask) >= LARGE else None]
     ours, rivals = judge.kept(circuit), []
     scores = start.scores.double()
     last = float(scores.min()) - 1.0
