@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from graphcircuits.evaluation.text_tables import MINUS
-
+MINUS = "\N{MINUS SIGN}"
 DRAWS = 2000
 COVERED = 0.95
 

@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands import checks
-from graphcircuits.commands.options import (
-    RETRIES,
-    By,
-    Device,
-    MethodOptions,
-    Precision,
-    Ray,
-    device_on,
-    flag,
-    listed_methods,
-    one_runner,
-    options_by_method,
-    resources_on,
-)
+from graphcircuits.commands import checks, options
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.progress import interruptible, late_progress
 
@@ -77,8 +64,8 @@ def bench(
     level: Annotated[
         str | None, flag("By head (official, also if left out), or with q, k, v apart: qkv.")
     ] = None,
-    by: By = None,
-    option: MethodOptions = None,
+    by: options.By = None,
+    option: options.MethodOptions = None,
     out: Annotated[Path, flag("Folder of the results, tables and plot.")] = Path("bench"),
     fresh: Annotated[
         bool, flag("Run everything anew, also what is in the folder.", "--fresh")
@@ -86,7 +73,7 @@ def bench(
     processes: Annotated[
         int, flag("Processes that compute side by side, with one thread each.")
     ] = 1,
-    ray: Ray = None,
+    ray: options.Ray = None,
     markdown: Annotated[
         Path | None, flag("Write the Markdown table here as well, and NAME-cases.csv beside it.")
     ] = None,
@@ -94,8 +81,8 @@ def bench(
         Path | None,
         flag("Draw the box plot here as well: .svg, .png, .pdf. Needs the extra 'plot'."),
     ] = None,
-    device: Device = "cpu",
-    dtype: Precision = "float32",
+    device: options.Device = "cpu",
+    dtype: options.Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Compare methods on many subjects: AUROC where the circuit is known, how many edges keep 0.9,
@@ -108,53 +95,55 @@ def bench(
     from graphcircuits.cases import LANGUAGE
     from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
     from graphcircuits.cases.orders import FLEETS
-    from graphcircuits.compare.selection import (
-        ALL_SELECTIONS,
-        BenchConfig,
-        select_subjects,
-        usual_methods,
-    )
+    from graphcircuits.compare import selection
     from graphcircuits.drawing.library import SUFFIXES, missing_library, save_figure
     from graphcircuits.evaluation.auroc import LEVELS
     from graphcircuits.result.curve import MEASURES
 
+    aimed = [name for name, value in (("--labels", labels), ("--level", level)) if value]
     checks.refuse(
         checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
-        checks.prompt_count("--pairs", pairs),
-        one_runner(processes, ray),
+        checks.in_range("--pairs", pairs, 1, checks.MOST_PAIRS),
+        options.one_runner(processes, ray),
         checks.one_of("--fleet", fleet, (*FLEETS, LANGUAGE)),
         checks.one_of("--labels", labels, LABELINGS),
         checks.one_of("--level", level, LEVELS),
         checks.one_of("--by", by, MEASURES),
-        _idle_labels(fleet, labels, level),
-        []
-        if subjects is None or subjects.is_dir()
-        else [f"--subjects must be a folder that build wrote, got {subjects}"],
-        device_on(device, ray),
+        checks.when(
+            fleet == "natural" and aimed,
+            f"{' and '.join(aimed)} would compare with a circuit, and natural subjects have none",
+        ),
+        checks.when(
+            subjects is not None and not subjects.is_dir(),
+            f"--subjects must be a folder that build wrote, got {subjects}",
+        ),
+        options.device_on(device, ray),
         checks.known_dtype(dtype),
         checks.writable_folders({"--out": out}),
         checks.suffix("--plot", plot, *SUFFIXES),
         [] if plot is None else missing_library("--plot"),
         checks.writable({"--markdown": markdown, "--plot": plot}),
     )
-    listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
+    listed = selection.usual_methods(fleet)
+    if methods is not None:
+        listed = tuple(options.listed_methods(methods))
     cases = cases or ("test" if subjects is None else "all")
-    ids, left_out = select_subjects(cases, fleet, subjects)
+    ids, left_out = selection.select_subjects(cases, fleet, subjects)
     checks.refuse(checks.distinct("--cases", ids))
-    config = BenchConfig(
+    config = selection.BenchConfig(
         cases=tuple(ids),
         methods=listed,
         seeds=tuple(range(seeds)),
-        once=() if once is None else tuple(listed_methods(once)),
+        once=() if once is None else tuple(options.listed_methods(once)),
         n_pairs=pairs,
         labels=labels or DEFAULT_LABELS,
         level=level or "head",
         by=by or "output",
-        options=options_by_method(option or [], listed),
+        options=options.options_by_method(option or [], listed),
         device=device,
         dtype=dtype,
         subjects=None if subjects is None else str(subjects),
-        split=cases if cases in ALL_SELECTIONS else "",
+        split=cases if cases in selection.ALL_SELECTIONS else "",
     )
     if left_out:
         why = "no subject is shipped" if subjects is None else "no case of the corpus"
@@ -188,13 +177,6 @@ def bench(
     saved.tell(quiet=as_json)
     if report.failures:
         raise typer.Exit(1)
-
-
-def _idle_labels(fleet: str, labels: str | None, level: str | None) -> list[str]:
-    given = [flag for flag, value in (("--labels", labels), ("--level", level)) if value]
-    if fleet != "natural" or not given:
-        return []
-    return [f"{' and '.join(given)} would compare with a circuit, and natural subjects have none"]
 
 
 def _run(
@@ -236,8 +218,8 @@ def _run(
             command=shlex.join(["graphcircuits", *sys.argv[1:]]),
             fresh=fresh,
             runner=runner,
-            resources=resources_on(config.device, ray),
-            retries=0 if ray is None else RETRIES,
+            resources=options.resources_on(config.device, ray),
+            retries=0 if ray is None else options.RETRIES,
             step=bar.follow(current),
         )
 

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands import checks
-from graphcircuits.commands.options import (
-    RETRIES,
-    Device,
-    Ray,
-    device_on,
-    flag,
-    one_runner,
-    resources_on,
-)
+from graphcircuits.commands import checks, options
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, say
 from graphcircuits.commands.programs import own_case
 from graphcircuits.commands.progress import deferred, interruptible, late_progress
@@ -56,7 +48,7 @@ def build(
     out: Annotated[
         Path, flag("Directory to write subjects to; those that are there are kept.")
     ] = Path("subjects"),
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     steps: Annotated[int | None, flag("Training steps at most: 6000, or 3000 for natural.")] = None,
     rows: Annotated[int | None, flag("Inputs per step and subject: 256.")] = None,
     lr: Annotated[float | None, flag("Adam's highest learning rate: 0.003.")] = None,
@@ -72,7 +64,7 @@ def build(
         float | None, flag("Stop after this many minutes; finished subjects stay.")
     ] = None,
     processes: Annotated[int, flag("Workers that prepare the data, while fleets train.")] = 1,
-    ray: Ray = None,
+    ray: options.Ray = None,
     as_json: Json = False,
 ) -> None:
     """Train a subject for each case: a transformer that does what the program does.
@@ -97,7 +89,14 @@ def build(
         checks.one_of("--fleet", fleet, FLEETS),
         *(checks.one_of("--architecture", name, tuple(ARCHITECTURES)) for name in names),
         checks.distinct("--architecture", names),
-        _weightless(fleet, strict_weight, edge_weight),
+        checks.when(
+            fleet == "natural" and strict_weight is not None,
+            "--strict-weight goes with --fleet planted or public",
+        ),
+        checks.when(
+            fleet != "planted" and edge_weight is not None,
+            "--edge-weight goes with --fleet planted",
+        ),
         checks.in_range("--steps", steps, 1),
         checks.in_range("--rows", rows, 2),
         checks.above("--lr", lr, 0),
@@ -106,13 +105,24 @@ def build(
         checks.seed_range(seed),
         checks.above("--widen", widen, 0) or checks.in_range("--widen", widen, 0, WIDEST),
         checks.in_range("--minutes", minutes, 0),
-        one_runner(processes, ray),
-        device_on(device, ray),
+        options.one_runner(processes, ray),
+        options.device_on(device, ray),
         checks.writable_folders({"--out": out}),
-        _idle(ids, family, program, own=vocab is not None or max_seq_len is not None or causal),
-        ["--program cannot be sent to other machines; build it without --ray"]
-        if program is not None and ray is not None
-        else [],
+        checks.when(
+            program is not None and (ids or family is not None),
+            "give cases, --family or --program, not several of them",
+        ),
+        checks.when(
+            program is None and ids and family is not None, "give cases or --family, not both"
+        ),
+        checks.when(
+            program is None and (vocab is not None or max_seq_len is not None or causal),
+            "--vocab, --max-seq-len and --causal go with --program",
+        ),
+        checks.when(
+            program is not None and ray is not None,
+            "--program cannot be sent to other machines; build it without --ray",
+        ),
     )
     if program is None:
         cases = _listed_cases(ids, family)
@@ -171,8 +181,8 @@ def build(
             progress=show,
             deadline=deadline,
             runner=runner,
-            resources=resources_on(device, ray),
-            retries=RETRIES,
+            resources=options.resources_on(device, ray),
+            retries=options.RETRIES,
         ):
             built.append(one)
             bar.update(overall, completed=min(left, len(built)))
@@ -190,30 +200,6 @@ def build(
         say(f"out of time: {', '.join(unmade)}; the same command trains them anew", err=True)
     if missing():
         raise typer.Exit(1)
-
-
-def _idle(
-    ids: list[str] | None, family: str | None, program: str | None, *, own: bool
-) -> list[str]:
-    """Words that would do nothing beside others."""
-    problems = []
-    if program is not None and (ids or family is not None):
-        problems.append("give cases, --family or --program, not several of them")
-    elif ids and family is not None:
-        problems.append("give cases or --family, not both")
-    if program is None and own:
-        problems.append("--vocab, --max-seq-len and --causal go with --program")
-    return problems
-
-
-def _weightless(fleet: str, strict: float | None, edge: float | None) -> list[str]:
-    """Weights of losses that the fleet is not trained with."""
-    problems = []
-    if fleet == "natural" and strict is not None:
-        problems.append("--strict-weight goes with --fleet planted or public")
-    if fleet != "planted" and edge is not None:
-        problems.append("--edge-weight goes with --fleet planted")
-    return problems
 
 
 def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | MultiCase]":

@@ -51,10 +51,17 @@ def cases(
     from graphcircuits.cases import case_ids, load_case
     from graphcircuits.rasp.sample import MAX_LAYERS
 
+    given = {"--family": family, "--split": split, "--random": random}
+    beside = [name for name, value in given.items() if value is not None]
     checks.refuse(
         checks.in_range("--random", random, 1, MOST_RANDOM),
         checks.in_range("--layers", layers, 2, MAX_LAYERS),
-        _idle(ids, family, split, random, layers),
+        checks.when(ids and beside, f"give ids or {', '.join(beside)}, not both"),
+        checks.when(
+            not ids and random is not None and family is not None,
+            "random programs are of no listed family; give --family or --random",
+        ),
+        checks.when(layers is not None and random is None, "--layers goes with --random"),
     )
     if random is not None:
         from graphcircuits.cases.random_programs import random_ids
@@ -71,27 +78,11 @@ def cases(
     print_table(columns, cells)
 
 
-def _idle(
-    ids: list[str] | None,
-    family: str | None,
-    split: str | None,
-    random: int | None,
-    layers: int | None,
-) -> list[str]:
-    """Words that would do nothing beside others."""
-    given = {"--family": family, "--split": split, "--random": random}
-    beside = [flag for flag, value in given.items() if value is not None]
-    problems = []
-    if ids and beside:
-        problems.append(f"give ids or {', '.join(beside)}, not both")
-    elif random is not None and family is not None:
-        problems.append("random programs are of no listed family; give --family or --random")
-    if layers is not None and random is None:
-        problems.append("--layers goes with --random")
-    return problems
-
-
 def _row(case: "Case") -> dict[str, Any]:
+    # Where the circuit under the paper's labels comes from; None outside the paper's split.
+    paper_labels = None if case.worked_out is None else "worked out"
+    if case.published is not None:
+        paper_labels = "published"
     return {
         "id": case.id,
         "name": case.name,
@@ -104,12 +95,5 @@ def _row(case: "Case") -> dict[str, Any]:
         "split": case.split,
         "fold": case.fold,
         "group": case.group,
-        "paper_labels": _paper_labels(case),
+        "paper_labels": paper_labels,
     }
-
-
-def _paper_labels(case: "Case") -> str | None:
-    """Where the circuit under the paper's labels comes from; None outside the paper's split."""
-    if case.published is not None:
-        return "published"
-    return None if case.worked_out is None else "worked out"

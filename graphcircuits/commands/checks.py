@@ -21,6 +21,11 @@ def refuse(*problems: Iterable[str]) -> None:
         raise ValueError("; ".join(texts) + ".")
 
 
+def when(wrong: object, problem: str) -> list[str]:
+    """The problem, where it is one."""
+    return [problem] if wrong else []
+
+
 def in_range(
     flag: str, value: int | float | None, least: int | float, most: int | float | None = None
 ) -> list[str]:
@@ -44,30 +49,24 @@ def _finite(flag: str, value: int | float) -> list[str]:
     return [] if math.isfinite(value) else [f"{flag} must be a finite number, got {value}"]
 
 
-def prompt_count(flag: str, value: int) -> list[str]:
-    """How many prompt pairs are drawn."""
-    return in_range(flag, value, 1, MOST_PAIRS)
-
-
 def seed_range(seed: int) -> list[str]:
     return in_range("--seed", seed, 0, LARGEST_SEED)
 
 
 def one_of(flag: str, value: str | None, known: Sequence[str]) -> list[str]:
     """A word among those known; None is nothing to check."""
-    right = value is None or value in known
-    return [] if right else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
+    wrong = value is not None and value not in known
+    return when(wrong, f"{flag} must be one of {', '.join(known)}, got {value!r}")
 
 
 def distinct(flag: str, names: Sequence[str]) -> list[str]:
     twice = dict.fromkeys(name for name in names if names.count(name) > 1)
-    return [f"{flag} names {', '.join(twice)} twice"] if twice else []
+    return when(twice, f"{flag} names {', '.join(twice)} twice")
 
 
 def suffix(flag: str, path: Path | None, *known: str) -> list[str]:
-    if path is None or path.suffix in known:
-        return []
-    return [f"{flag} must end in {', '.join(known)}, got {path}"]
+    wrong = path is not None and path.suffix not in known
+    return when(wrong, f"{flag} must end in {', '.join(known)}, got {path}")
 
 
 def device_there(device: str) -> list[str]:

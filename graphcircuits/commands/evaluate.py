@@ -5,19 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands import checks
+from graphcircuits.commands import checks, options
 from graphcircuits.commands.inputs import SubjectWords
-from graphcircuits.commands.options import (
-    By,
-    Device,
-    Draw,
-    Dtype,
-    Model,
-    PairsFile,
-    TaskName,
-    Words,
-    flag,
-)
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.programs import is_case, split_name
 from graphcircuits.commands.progress import late_progress
@@ -39,11 +29,11 @@ def evaluate(
             metavar="RESULT...",
         ),
     ],
-    model: Model = None,
-    task: TaskName = None,
-    pairs_file: PairsFile = None,
-    words: Words = False,
-    pairs: Draw = 64,
+    model: options.Model = None,
+    task: options.TaskName = None,
+    pairs_file: options.PairsFile = None,
+    words: options.Words = False,
+    pairs: options.Draw = 64,
     seed: Annotated[
         int | None,
         flag(
@@ -51,7 +41,7 @@ def evaluate(
             "prompts are others than those they were found on."
         ),
     ] = None,
-    by: By = None,
+    by: options.By = None,
     sizes: Annotated[
         str,
         flag(
@@ -59,8 +49,8 @@ def evaluate(
             "loss, as on MIB's leaderboard), both, or numbers of edges with commas between."
         ),
     ] = "both",
-    device: Device = "cpu",
-    dtype: Dtype = None,
+    device: options.Device = "cpu",
+    dtype: options.Dtype = None,
     out: Annotated[Path | None, flag("Write the curves: .json, .csv, .md.")] = None,
     plot: Annotated[
         Path | None, flag("Draw the curves: .svg, .png, .pdf. Needs the extra 'plot'.")
@@ -85,7 +75,8 @@ def evaluate(
     from graphcircuits.result.result import Result
     from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
-    files, subjects = _sorted(results)
+    subjects = [x for x in results if is_case(x) or split_name(x)[0].suffix == ".py"]
+    files = [text for text in results if text not in subjects]
     given = SubjectWords(
         case=subjects[0] if subjects else None,
         model=model,
@@ -98,8 +89,12 @@ def evaluate(
         dtype=dtype,
     )
     checks.refuse(
-        _problems(files, subjects),
-        ["--pairs-file goes with --model"] if pairs_file is not None and model is None else [],
+        checks.distinct("RESULT", files),
+        checks.when(
+            not files, "give at least one result, such as a file that localize wrote with --out"
+        ),
+        checks.when(len(subjects) > 1, f"give one case or program, got {', '.join(subjects)}"),
+        checks.when(pairs_file is not None and model is None, "--pairs-file goes with --model"),
         given.problems(),
         checks.one_of("--by", by, MEASURES),
         checks.suffix("--out", out, *curves.SUFFIXES),
@@ -140,22 +135,6 @@ def evaluate(
 
 
 # What was typed
-
-
-def _sorted(given: list[str]) -> tuple[list[str], list[str]]:
-    """Files of results, and what else stands among them: cases and programs."""
-    others = [text for text in given if is_case(text) or split_name(text)[0].suffix == ".py"]
-    return [text for text in given if text not in others], others
-
-
-def _problems(files: list[str], subjects: list[str]) -> list[str]:
-    """Words of which there are too many or too few."""
-    problems = checks.distinct("RESULT", files)
-    if not files:
-        problems.append("give at least one result, such as a file that localize wrote with --out")
-    if len(subjects) > 1:
-        problems.append(f"give one case or program, got {', '.join(subjects)}")
-    return problems
 
 
 def _counts(sizes: str) -> str | list[int]:

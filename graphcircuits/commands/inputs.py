@@ -10,15 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.commands import checks
+from graphcircuits.commands import checks, programs
 from graphcircuits.commands.output import printable
-from graphcircuits.commands.programs import (
-    is_path,
-    is_program,
-    planted,
-    split_name,
-    without_subject,
-)
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
@@ -74,22 +67,23 @@ class SubjectWords:
     ) -> "SubjectWords":
         """The words CASE [PAIRS], where CASE may be the path of a model as well or, with --model,
         the file of prompts."""
-        if model is None and case is not None and is_path(case) and not without_subject(case):
-            case, model = None, case
-        elif model is not None and case is not None and Path(case).suffix in PROMPT_FILES:
+        if model is None and case is not None:
+            if programs.is_path(case) and not programs.without_subject(case):
+                case, model = None, case
+        elif case is not None and Path(case).suffix in PROMPT_FILES:
             case, pairs_file = None, Path(case) if pairs_file is None else pairs_file
         return cls(case=case, model=model, pairs_file=pairs_file, **others)
 
     @property
     def files(self) -> list[Path | None]:
         """What is read, and must not be written over."""
-        program = None if self.case is None else split_name(self.case)[0]
+        program = None if self.case is None else programs.split_name(self.case)[0]
         return [program, None if self.model is None else Path(self.model), self.pairs_file]
 
     def problems(self, *, draw: str = "--pairs") -> list[str]:
         """Words that do not go together, or mean nothing; `draw` is the flag of `n_pairs`."""
         return [
-            *checks.prompt_count(draw, self.n_pairs),
+            *checks.in_range(draw, self.n_pairs, 1, checks.MOST_PAIRS),
             *checks.seed_range(self.seed),
             *checks.device_there(self.device),
             *checks.known_dtype(self.dtype),
@@ -99,14 +93,14 @@ class SubjectWords:
 
     def _subject_problems(self) -> list[str]:
         case, model, problems = self.case, self.model, []
-        if case is not None and model is not None and not is_program(case):
+        if case is not None and model is not None and not programs.is_program(case):
             problems.append(
                 "--model goes with a program, path/to/file.py:name, or alone: give a case or "
                 f"--model, not both {case} and {model}"
             )
         if case is not None and model is None:
-            problems += without_subject(case)
-            if not problems and is_path(case):
+            problems += programs.without_subject(case)
+            if not problems and programs.is_path(case):
                 problems.append(
                     f"{case} is a path, not a case; give it as --model {case}, with --task or "
                     "--pairs-file"
@@ -208,7 +202,7 @@ class SubjectWords:
             case = load_case(self.case)
             subject = case.subject(self.fleet, self.architecture)
         else:
-            case, subject = planted(self.case, Path(self.model))
+            case, subject = programs.planted(self.case, Path(self.model))
             subject = replace(subject, name=case.id)
         truth = None if subject.fleet == "natural" else case.labels(graph=subject.graph)
         dtype = find_dtype(self.dtype)

@@ -5,18 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcircuits.commands import checks
+from graphcircuits.commands import checks, options
 from graphcircuits.commands.inputs import SubjectWords
-from graphcircuits.commands.options import (
-    Device,
-    Draw,
-    Model,
-    PairsArgument,
-    Precision,
-    TaskName,
-    Words,
-    flag,
-)
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, print_table, save, say, write
 from graphcircuits.commands.progress import late_progress
 
@@ -34,18 +25,18 @@ def interact(
             "own program as path/to/file.py:name, or nothing."
         ),
     ] = None,
-    pairs: PairsArgument = None,
-    model: Model = None,
-    task: TaskName = None,
+    pairs: options.PairsArgument = None,
+    model: options.Model = None,
+    task: options.TaskName = None,
     reader: Annotated[
         str | None, flag("All edges into one reader, such as m1 or 'a1.h0<q>'.")
     ] = None,
     edges: Annotated[
         list[str] | None, flag("Only these edges: 'input->m1,a0.h0->m1', or given several times.")
     ] = None,
-    draw: Draw = 32,
+    draw: options.Draw = 32,
     seed: Annotated[int, flag("Draws those prompts.")] = 0,
-    words: Words = False,
+    words: options.Words = False,
     top: Annotated[int, flag("Pairs of edges to list.")] = 10,
     integrals: Annotated[int, flag("Pairs of edges whose exact integral is computed as well.")] = 0,
     order: Annotated[int, flag("Order of the integral's quadrature.")] = 8,
@@ -55,8 +46,8 @@ def interact(
     ] = False,
     html: Annotated[Path | None, flag("Write heat maps as a page.")] = None,
     svg: Annotated[Path | None, flag("Write heat maps as a picture.")] = None,
-    device: Device = "cpu",
-    dtype: Precision = "float64",
+    device: options.Device = "cpu",
+    dtype: options.Precision = "float64",
     as_json: Json = False,
 ) -> None:
     """Interactions of edges: how far their joint effect is from the sum of their single effects.
@@ -67,7 +58,8 @@ def interact(
     largest single effects are paired.
     """
     from graphcircuits.interactions.report import InteractionReport
-    from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
+    from graphcircuits.viewer.heatmap import heat_maps
+    from graphcircuits.viewer.page import page
 
     given = SubjectWords.sort(
         case,
@@ -81,7 +73,7 @@ def interact(
         dtype=dtype,
     )
     checks.refuse(
-        ["give --reader or --edges, not both"] if reader is not None and edges is not None else [],
+        checks.when(reader is not None and edges is not None, "give --reader or --edges, not both"),
         checks.in_range("--top", top, 1),
         checks.in_range("--integrals", integrals, 0),
         checks.in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
@@ -89,7 +81,7 @@ def interact(
         checks.suffix("--svg", svg, ".svg"),
         checks.writable({"--html": html, "--svg": svg}, read=given.files),
         given.problems(draw="--draw"),
-        ["--by-position goes with --json"] if by_position and not as_json else [],
+        checks.when(by_position and not as_json, "--by-position goes with --json"),
     )
     inputs = given.load()
     title, prompts = inputs.subject.name, inputs.pairs
@@ -110,21 +102,24 @@ def interact(
     record["remarks"] += _doubts(record.get("integrals", []), order)
     record = {"subject": title, "task": prompts.task, "pairs": len(prompts), **record}
     about = f"{title}: edge interactions" + (f" at {report.reader}" if report.reader else "")
-    labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
+    panels = {name: x.tolist() for name, x in report.panels.items()}
     text = " ".join([prompts.task, *record["remarks"]])
+
+    def picture() -> str:
+        return heat_maps(report.labels, panels, title=about)
+
     saved = save(
         {
-            svg: lambda path: write(path, heat_maps(labels, panels, title=about)),
-            html: lambda path: write(path, heat_map_page(labels, panels, title=about, text=text)),
+            svg: lambda path: write(path, picture()),
+            html: lambda path: write(path, page(picture(), title=about, text=text)),
         }
     )
     if as_json:
         print_json(record)
-        saved.tell(quiet=True)
-        return
-    say(f"{about}, {len(prompts)} pairs of prompts")
-    _print(record)
-    saved.tell()
+    else:
+        say(f"{about}, {len(prompts)} pairs of prompts")
+        _print(record)
+    saved.tell(quiet=as_json)
 
 
 def _print(record: dict[str, Any]) -> None:

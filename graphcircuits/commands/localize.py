@@ -9,29 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands import checks
+from graphcircuits.commands import checks, options
 from graphcircuits.commands.inputs import Inputs, SubjectWords
-from graphcircuits.commands.options import (
-    Device,
-    Draw,
-    Dtype,
-    Model,
-    PairsFile,
-    TaskName,
-    Words,
-    flag,
-    method_options,
-    named_method,
-)
-from graphcircuits.commands.output import (
-    INTERRUPTED,
-    Json,
-    parse_options,
-    print_json,
-    print_table,
-    save,
-    say,
-)
+from graphcircuits.commands.options import flag
+from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, save, say
 from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
@@ -59,7 +40,7 @@ def localize(
             "trained on, and eap-ig on all others."
         ),
     ] = None,
-    pairs: Draw = 64,
+    pairs: options.Draw = 64,
     seed: Annotated[int, flag("Draws those prompts and seeds the method.")] = 0,
     edges: Annotated[
         int | None,
@@ -103,10 +84,10 @@ def localize(
         str | None,
         flag("Architecture of the subject, such as llama. By default plain, or the only one."),
     ] = None,
-    model: Model = None,
-    task: TaskName = None,
-    pairs_file: PairsFile = None,
-    words: Words = False,
+    model: options.Model = None,
+    task: options.TaskName = None,
+    pairs_file: options.PairsFile = None,
+    words: options.Words = False,
     hold_out: Annotated[
         float | None,
         flag(
@@ -128,8 +109,8 @@ def localize(
             "prompts, and the true circuit where it is known: .html."
         ),
     ] = None,
-    device: Device = "cpu",
-    dtype: Dtype = None,
+    device: options.Device = "cpu",
+    dtype: options.Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task.
@@ -144,7 +125,9 @@ def localize(
     from graphcircuits.evaluation.auroc import LEVELS
     from graphcircuits.evaluation.proposal import LARGE
     from graphcircuits.fleets.recipes import FLEETS
+    from graphcircuits.methods import METHODS
     from graphcircuits.result.result import SUFFIXES
+    from graphcircuits.task.accuracy import LEAST_RIGHT, wrong_text
 
     given = SubjectWords(
         case=case,
@@ -166,25 +149,38 @@ def localize(
         checks.in_range("--edges", edges, 1),
         checks.in_range("--keep", keep, 0.01, 1),
         checks.in_range("--top", top, 1),
-        _without_tests(method, top),
-        _refine_problems(refine, refine_steps),
+        checks.when(
+            top is not None
+            and method not in [name for name, one in METHODS.items() if "top" in one.options],
+            "--top goes with methods that test edge by edge: --method exact or acdc, got "
+            f"{method or 'none'}",
+        ),
+        checks.above("--refine", refine, 0),
+        checks.in_range("--refine-steps", refine_steps, 1),
+        checks.when(
+            refine is not None and refine_steps is not None,
+            "give --refine (seconds) or --refine-steps, not both",
+        ),
         checks.suffix("--out", out, *SUFFIXES),
         checks.suffix("--html", html, ".html", ".htm"),
         checks.writable({"--out": out, "--html": html}, read=given.files),
         checks.one_of("--fleet", fleet, FLEETS),
         checks.one_of("--architecture", architecture, [*ARCHITECTURES]),
         given.problems(),
-        ["a case draws its own prompts; --pairs-file goes with --model"]
-        if pairs_file is not None and model is None
-        else [],
+        checks.when(
+            pairs_file is not None and model is None,
+            "a case draws its own prompts; --pairs-file goes with --model",
+        ),
     )
-    if method is None and "predictor" in parse_options(option or []):
+    if method is None and "predictor" in options.parse_options(option or []):
         method = "gcl"
-    named = None if method is None else named_method(method)
+    named = None if method is None else options.named_method(method)
     if named is not None:
-        method_options(named, option or [])  # before anything is loaded
+        options.method_options(named, option or [])  # before anything is loaded
     length = {"seconds": refine, "steps": refine_steps}
-    with interruptible(lambda: _nothing_written([out, html])):
+    unwritten = ", ".join(str(file) for file in (out, html) if file is not None)
+    missing = f"; not written: {unwritten}" if unwritten else ""
+    with interruptible(lambda: f"there is no result yet{missing}."):
         inputs = given.load(fresh=True)
         small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
         looked_at = out is not None and out.suffix in (".json", ".safetensors")
@@ -210,7 +206,15 @@ def localize(
             ),
         }
     )
-    _print(conclusion, as_json=as_json, rows=ROWS if edges is None else conclusion.proposal.best)
+    if as_json:
+        print_json(conclusion.record())
+    else:
+        best = conclusion.proposal.best
+        _show(conclusion, min(ROWS, best) if edges is None else best)
+    for text in conclusion.warnings:
+        say(f"warning: {text}", err=True)
+    if conclusion.right is not None and conclusion.right < LEAST_RIGHT:
+        say(f"warning: {wrong_text(conclusion.right, conclusion.n_pairs)}", err=True)
     saved.tell(quiet=as_json)
     if cut_short:
         say("interrupted: the scores are as far as they were refined.", err=True)
@@ -239,11 +243,11 @@ def _run(
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes say it
         step = bar.add_task(f"choosing a method for {subject.name}", total=None)
         # Without a name the options are those of the choice, and are read after it.
-        options = {} if method is None else method_options(method, option)
-        options |= {} if top is None else {"top": top}
-        chosen = methods.choose_method(subject, prompts, method, seed=seed, **options)
+        given = {} if method is None else options.method_options(method, option)
+        given |= {} if top is None else {"top": top}
+        chosen = methods.choose_method(subject, prompts, method, seed=seed, **given)
         if method is None:
-            chosen = chosen.with_options(method_options(chosen.name, option))
+            chosen = chosen.with_options(options.method_options(chosen.name, option))
         bar.update(step, description=f"{chosen.name} on {subject.name}")
         with deferred() as interruption:
 
@@ -271,23 +275,6 @@ def _run(
             **judged,
         )
     return conclusion, interruption.asked
-
-
-# What is printed
-
-
-def _print(conclusion: "Conclusion", *, as_json: bool, rows: int) -> None:
-    """Print a conclusion; the table has at most so many rows."""
-    from graphcircuits.task.accuracy import LEAST_RIGHT, wrong_text
-
-    if as_json:
-        print_json(conclusion.record())
-    else:
-        _show(conclusion, min(rows, conclusion.proposal.best))
-    for text in conclusion.warnings:
-        say(f"warning: {text}", err=True)
-    if conclusion.right is not None and conclusion.right < LEAST_RIGHT:
-        say(f"warning: {wrong_text(conclusion.right, conclusion.n_pairs)}", err=True)
 
 
 def _show(conclusion: "Conclusion", n_rows: int) -> None:
@@ -318,33 +305,3 @@ def _show(conclusion: "Conclusion", n_rows: int) -> None:
         true_edges = len(proposal.circuit & truth.on(result.graph))
         say(f"{true_edges} of the {len(truth)} true edges are among them")
         say(f"AUROC {conclusion.auroc:.4f} ({conclusion.level} level)")
-
-
-def _nothing_written(files: list[Path | None]) -> str:
-    """What to say after Ctrl-C before there was a result."""
-    names = [str(file) for file in files if file is not None]
-    missing = f"; not written: {', '.join(names)}" if names else ""
-    return f"there is no result yet{missing}."
-
-
-# What is refused
-
-
-def _without_tests(method: str | None, top: int | None) -> list[str]:
-    """`--top` where nothing can be left out."""
-    from graphcircuits.methods import METHODS
-
-    if top is None or method in [name for name, one in METHODS.items() if "top" in one.options]:
-        return []
-    got = "none" if method is None else method
-    return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
-
-
-def _refine_problems(seconds: float | None, steps: int | None) -> list[str]:
-    """How long to refine."""
-    both = seconds is not None and steps is not None
-    return [
-        *checks.above("--refine", seconds, 0),
-        *checks.in_range("--refine-steps", steps, 1),
-        *(["give --refine (seconds) or --refine-steps, not both"] if both else []),
-    ]

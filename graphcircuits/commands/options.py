@@ -104,7 +104,7 @@ def one_runner(processes: int, ray: str | None) -> list[str]:
     both = ray is not None and processes != 1
     return [
         *checks.in_range("--processes", processes, 1, MOST_PROCESSES),
-        *(["--processes and --ray exclude each other; give one of them"] if both else []),
+        *checks.when(both, "--processes and --ray exclude each other; give one of them"),
         *address_problems("--ray", ray or None),
     ]
 
@@ -113,8 +113,8 @@ def device_on(device: str, ray: str | None) -> list[str]:
     """What is wrong with the device, here or on a cluster, where every job sees its own GPU."""
     if ray is None:
         return checks.device_there(device)
-    right = device in ("cpu", "cuda")
-    return [] if right else [f"--device must be cpu or cuda with --ray, got {device!r}"]
+    wrong = device not in ("cpu", "cuda")
+    return checks.when(wrong, f"--device must be cpu or cuda with --ray, got {device!r}")
 
 
 def resources_on(device: str, ray: str | None) -> "Resources":

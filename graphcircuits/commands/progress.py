@@ -18,15 +18,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich import progress as rich_progress
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import Task, TaskID
 
 from graphcircuits.commands.output import INTERRUPTED, printable, say
@@ -48,7 +48,6 @@ class Progress(rich_progress.Progress):
         self.on_terminal = on_terminal()
         """Whether bars are drawn; elsewhere lines are written."""
         self._began, self._due = clock(), FIRST
-        self._above: RenderableType | None = None
         super().__init__(
             # Square brackets in the name of a subject are no markup.
             rich_progress.TextColumn("{task.description}", markup=False),
@@ -107,16 +106,6 @@ class Progress(rich_progress.Progress):
         else:
             say(line, err=True)
 
-    def show_above(self, what: RenderableType) -> None:
-        """Draw this above the bars, where there are any."""
-        self._above = what
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn on a terminal."""
-        if self._above is not None:
-            yield self._above
-        yield self.make_tasks_table(self.tasks)
-
     def line(self) -> str:
         """The counts that go on, the time since the beginning, and the time left."""
         shown = [count for count in self.tasks if count.visible]
@@ -160,10 +149,13 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
+Shown = TypeVar("Shown", bound=Progress)
+
+
 @contextmanager
-def late_progress() -> Iterator[Progress]:
+def late_progress(kind: type[Shown] = Progress) -> Iterator[Shown]:
     """Counts that are shown on standard error, if the work takes a while."""
-    progress, ended = Progress(), threading.Event()
+    progress, ended = kind(), threading.Event()
 
     def show() -> None:
         if progress.on_terminal:

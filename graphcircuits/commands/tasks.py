@@ -11,8 +11,6 @@ from graphcircuits.commands.output import Json, print_json, print_table, save, s
 from graphcircuits.commands.progress import late_progress
 
 if TYPE_CHECKING:
-    from graphcircuits.subject.transformer import Transformer
-    from graphcircuits.task.pairs import Pairs
     from graphcircuits.tasks import Task
 
 
@@ -32,17 +30,20 @@ def tasks(
     as_json: Json = False,
 ) -> None:
     """List tasks for language models; with --model, on how many prompts the model is right."""
+    import torch
+
     from graphcircuits.adapters.load import load_model, model_name
+    from graphcircuits.task.accuracy import share_right
     from graphcircuits.tasks import find, names
 
     checks.refuse(
-        checks.prompt_count("--pairs", pairs),
+        checks.in_range("--pairs", pairs, 1, checks.MOST_PAIRS),
         checks.seed_range(seed),
         checks.device_there(device),
         checks.known_dtype(dtype),
         checks.suffix("--out", out, ".csv", ".jsonl"),
         checks.writable({"--out": out}, read=[None if model is None else Path(model)]),
-        ["--out goes with one task and --model"] if out and not (name and model) else [],
+        checks.when(out and not (name and model), "--out goes with one task and --model"),
     )
     chosen = [find(task) for task in (names() if name is None else [name])]
     if model is None:
@@ -61,7 +62,15 @@ def tasks(
         for task in chosen:
             try:
                 prompts = task(subject.tokenizer, n=pairs, seed=seed)
-                rows.append(_asked(task, subject, prompts))
+                texts = torch.cat([prompts.clean, prompts.corrupted], dim=1)
+                row = {
+                    "name": task.name,
+                    "problem": None,
+                    "pairs": len(texts.unique(dim=0)),
+                    "tokens": prompts.clean.shape[1],
+                    "right": share_right(subject, prompts),
+                }
+                rows.append(row)
             except ValueError as error:
                 if name is not None:
                     raise
@@ -100,18 +109,3 @@ def _list(chosen: "list[Task]", as_json: bool) -> None:
     else:
         rows = [[record["name"], record["description"], record["example"]] for record in records]
         print_table(["task", "what it asks", "example"], rows)
-
-
-def _asked(task: "Task", subject: "Transformer", prompts: "Pairs") -> dict[str, Any]:
-    """How well the model does a task."""
-    import torch
-
-    from graphcircuits.task.accuracy import share_right
-
-    return {
-        "name": task.name,
-        "problem": None,
-        "pairs": len(torch.cat([prompts.clean, prompts.corrupted], dim=1).unique(dim=0)),
-        "tokens": prompts.clean.shape[1],
-        "right": share_right(subject, prompts),
-    }

@@ -94,7 +94,6 @@ def train(
     from graphcircuits.training import train as training
     from graphcircuits.training.loop import remove_checkpoints
 
-    unheard = tensorboard is not None and ray is not None
     checks.refuse(
         checks.suffix("--out", out, ".safetensors"),
         checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
@@ -104,7 +103,10 @@ def train(
         checks.in_range("--validation-fold", validation_fold, 0, N_FOLDS - 1),
         one_runner(processes, ray),
         checks.device_there(device),
-        ["--tensorboard hears nothing of trainings on Ray; leave out one of the two"] * unheard,
+        checks.when(
+            tensorboard is not None and ray is not None,
+            "--tensorboard hears nothing of trainings on Ray; leave out one of the two",
+        ),
         checks.suffix("--plot", plot, *SUFFIXES),
         [] if plot is None else missing_library("--plot"),
         checks.writable(

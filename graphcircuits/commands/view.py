@@ -11,6 +11,7 @@ import typer
 from graphcircuits.commands import checks
 from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, printable, save, say, write
+from graphcircuits.commands.programs import is_case
 
 if TYPE_CHECKING:
     from graphcircuits.certificates.certificate import Certificate
@@ -56,6 +57,8 @@ def view(
 
     The page is one file, needs no network and no server, and can be sent to others.
     """
+    import webbrowser
+
     from graphcircuits.evaluation.curves import file_names
     from graphcircuits.result.result import Result
     from graphcircuits.viewer.page import viewer_page
@@ -65,7 +68,12 @@ def view(
     page = results[0].with_suffix(".html") if out is None else out
     checks.refuse(
         checks.distinct("RESULT", [str(path) for path in results]),
-        _cases(results),
+        [
+            f"{name} is a case, not a file: make one with graphcircuits localize {name} --out "
+            f"{name}.json, and view that"
+            for name in map(str, results)
+            if is_case(name) and not Path(name).exists()
+        ],
         checks.suffix("--out", page, ".html", ".htm"),
         checks.suffix("--certificate", certificate, ".json"),
         checks.writable({"--out": page}, read=[*results, known, certificate]),
@@ -73,26 +81,24 @@ def view(
     names = file_names(results)
     loaded = [Result.load(path) for path in results]
     certified = None if certificate is None else _certificate(certificate)
-    circuit, notes, roles, called = _truth(truth, on_one_graph(loaded, names))
+    compared = _truth(truth, on_one_graph(loaded, names))
+    circuit = compared.get("truth")
     loaded = on_one_graph(loaded, names, circuit, certified)
     payload = result_payload(
         loaded,
         # A result by itself is called what it says of itself.
         names=names if len(loaded) > 1 or not loaded[0].method else None,
-        truth=circuit,
-        truth_name=called,
-        notes=notes,
-        roles=roles,
         certificate=certified,
+        **compared,
     )
     text = viewer_page(payload)
     verdict = None if certified is None else certified.verdict
     saved = save({page: lambda path: write(path, text)})
     shown = [_shown(result, circuit) for result in loaded]
     if as_json:
-        record = {"page": str(page), "bytes": len(text.encode()), "truth": called or None}
-        record["certificate"] = verdict
         files = [{"file": str(path), **about} for path, about in zip(results, shown, strict=True)]
+        record = {"page": str(page), "bytes": len(text.encode())}
+        record |= {"truth": compared.get("truth_name"), "certificate": verdict}
         print_json(record | {"results": files})
     else:
         for name, about in zip(names, shown, strict=True):
@@ -100,33 +106,17 @@ def view(
         if verdict is not None:
             say(f"certificate: {verdict}")
     saved.tell(quiet=as_json)
-    if open_:
-        _open(page)
+    if open_ and not webbrowser.open(page.resolve().as_uri()):
+        say(f"warning: no browser was found here; open {page} by hand", err=True)
 
 
-def _cases(results: list[Path]) -> list[str]:
-    """Cases where files are asked for."""
-    from graphcircuits.commands.programs import is_case
-
-    return [
-        f"{name} is a case, not a file: make one with graphcircuits localize {name} --out "
-        f"{name}.json, and view that"
-        for name in map(str, results)
-        if is_case(name) and not Path(name).exists()
-    ]
-
-
-def _truth(
-    given: str | None, results: "list[Result]"
-) -> "tuple[Circuit | None, dict[str, str] | None, dict[str, str] | None, str]":
-    """The circuit to compare with, the variables of its components, what these do, and what to
-    call it."""
-    from graphcircuits.commands.programs import is_case
-
+def _truth(given: str | None, results: "list[Result]") -> dict[str, Any]:
+    """The circuit to compare with, what to call it, the variables of its components, and what these
+    do, as arguments of a page."""
     if given is None:
-        return None, None, None, ""
+        return {}
     if not is_case(given):
-        return _circuit_file(Path(given)), None, None, printable(Path(given).name)
+        return {"truth": _circuit_file(Path(given)), "truth_name": printable(Path(given).name)}
     from graphcircuits.cases import load_case
 
     case, graph = load_case(given), results[0].graph
@@ -137,7 +127,8 @@ def _truth(
         )
     notes = {component: printable(text) for component, text in case.variables.items()}
     roles = {component: printable(role.text) for component, role in case.roles.items()}
-    return case.labels(graph=graph), notes, roles, f"the circuit of {case.id}"
+    named = {"truth": case.labels(graph=graph), "truth_name": f"the circuit of {case.id}"}
+    return {**named, "notes": notes, "roles": roles}
 
 
 def _circuit_file(path: Path) -> "Circuit":
@@ -151,17 +142,12 @@ def _circuit_file(path: Path) -> "Circuit":
             f"--truth must be a case, such as ib-3, or a file that ends in {', '.join(CIRCUITS)}, "
             f"got {path}."
         )
-    if path.suffix != ".pt":
-        try:
-            return Circuit.load(path)
-        except StoreError as error:
-            problem = error
-        try:
-            chosen = Result.load(path).chosen
-        except StoreError:
-            raise problem from None
-    else:
+    try:
         chosen = Result.load(path).chosen
+    except StoreError:
+        if path.suffix == ".pt":
+            raise
+        return Circuit.load(path)
     if chosen is None:
         raise ValueError(f"--truth {path} is a result in which no circuit is marked.")
     return chosen
@@ -183,13 +169,6 @@ def _shown(result: "Result", truth: "Circuit | None") -> dict[str, Any]:
 
     edges = min(START, result.graph.n_edges)
     circuit = result.circuit(edges=edges) if result.chosen is None else result.chosen
-    compared: dict[str, Any] = {"hits": None, "misses": None, "false_alarms": None}
-    if truth is not None:
-        compared = {
-            "hits": len(circuit & truth),
-            "misses": len(truth - circuit),
-            "false_alarms": len(circuit - truth),
-        }
     return {
         "subject": result.subject,
         "task": result.task,
@@ -198,7 +177,9 @@ def _shown(result: "Result", truth: "Circuit | None") -> dict[str, Any]:
         "circuit_edges": len(circuit),
         "curve": result.curve is not None,
         "prompts": 0 if result.prompts is None else len(result.prompts),
-        **compared,
+        "hits": None if truth is None else len(circuit & truth),
+        "misses": None if truth is None else len(truth - circuit),
+        "false_alarms": None if truth is None else len(circuit - truth),
     }
 
 
@@ -210,10 +191,3 @@ def _sentence(about: dict[str, Any]) -> str:
         f"{text}; {about['hits']} of the true circuit's, {about['misses']} missed, "
         f"{about['false_alarms']} false {'alarm' if about['false_alarms'] == 1 else 'alarms'}"
     )
-
-
-def _open(page: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        say(f"warning: no browser was found here; open {page} by hand", err=True)

@@ -19,7 +19,7 @@ from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import save_figure
-from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
+from graphcircuits.evaluation.auroc import auprc, auroc, precision_at_size
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import csv_text, write_atomic
 from graphcircuits.methods import FLOORS
@@ -108,7 +108,7 @@ class Report:
                 record = {
                     "auroc": auroc(*compared),
                     "auprc": auprc(*compared),
-                    "precision": precision_recall(*compared)[0],
+                    "precision": precision_at_size(*compared),
                 }
             curve = run.curve
             needed = float(curve.edges_for(KEEP) or curve.n_edges)

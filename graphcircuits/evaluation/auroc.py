@@ -1,4 +1,4 @@
-"""How good scores are where the circuit is known: AUROC, average precision, precision and recall.
+"""How good scores are where the circuit is known: AUROC, average precision, precision.
 
 They are compared at head level (the official InterpBench reading) or with q, k and v apart. Ties
 are never broken: they get half or shared credit.
@@ -59,23 +59,16 @@ def auprc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
     return float((added * hits / taken).sum() / hits[-1])
 
 
-def precision_recall(
-    scores: Scores, circuit: Circuit, level: str = "head", *, size: int | None = None
-) -> tuple[float, float]:
-    """Precision and recall of the `size` best edges, by default as many as the circuit has.
+def precision_at_size(scores: Scores, circuit: Circuit, level: str = "head") -> float:
+    """Precision of as many of the best edges as the circuit has, which is their recall as well.
 
-    At the true size the two are equal. Where the cut falls into a tie, the expectation over the
-    orders of the tied edges is returned.
+    Where the cut falls into a tie, the expectation over the orders of the tied edges is returned.
     """
     values, truth = _items(scores, circuit, level)
     n_true = int(truth.sum())
-    size = n_true if size is None else size
-    if not 1 <= size <= len(values):
-        raise ValueError(f"size must be in 1..{len(values)}, got {size}.")
     hits, taken = _cumulative(values, truth)
     # Between two distinct scores the expected number of true edges grows linearly.
-    expected = float(np.interp(size, [0, *taken.tolist()], [0, *hits.tolist()]))
-    return expected / size, expected / n_true
+    return float(np.interp(n_true, [0, *taken.tolist()], [0, *hits.tolist()])) / n_true
 
 
 def _items(

@@ -32,13 +32,7 @@ from graphcircuits.result.curve import CROSSINGS, FaithfulnessCurve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
-from graphcircuits.task.accuracy import (
-    LEAST_RIGHT,
-    OftenWrong,
-    has_answers,
-    share_right,
-    wrong_text,
-)
+from graphcircuits.task import accuracy
 from graphcircuits.task.fresh import shared_prompts
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.viewer.payload import distinct
@@ -273,16 +267,23 @@ def evaluate(
     notes = [*_of_others(named, title, task), *notes, *_seen(named, pairs)]
     if sizes in ("mib", "both"):
         notes += _counted(subject.graph)
-    right = share_right(subject, pairs) if has_answers(pairs) else None
-    if right is not None and right < LEAST_RIGHT:
-        wrong = wrong_text(right, len(pairs))
-        warnings.warn(wrong, OftenWrong, stacklevel=2)
+    right = accuracy.share_right(subject, pairs) if accuracy.has_answers(pairs) else None
+    if right is not None and right < accuracy.LEAST_RIGHT:
+        wrong = accuracy.wrong_text(right, len(pairs))
+        warnings.warn(wrong, accuracy.OftenWrong, stacklevel=2)
         notes.append(wrong.rstrip("."))
     runs = CircuitRuns(subject, pairs, ablation, by=by or "output")
     at_mib = runs if by else CircuitRuns(subject, pairs, ablation, by="loss")
     evaluated = []
     for name, result in named.items():
-        evaluated.append(_evaluated(name, result, sizes, runs, at_mib))
+        curves = {}
+        for grid, counts in size_grids(sizes, result).items():
+            measured, near = at_mib if grid == "mib" else runs, CROSSINGS if grid == "log" else ()
+            curves[grid] = measured.curve(result, counts, grid=grid, crossings=near)
+        chosen = result.chosen
+        circuit = None if chosen is None else (len(chosen), runs([chosen])[0])
+        one = EvaluatedResult(name=name, method=result.method, curves=curves, circuit=circuit)
+        evaluated.append(one)
         if progress is not None:
             progress(len(evaluated), len(named))
     return Evaluation(
@@ -294,23 +295,6 @@ def evaluate(
         notes=tuple(notes),
         subject=title,
         task=task,
-    )
-
-
-def _evaluated(
-    name: str, result: Result, sizes: str | Sequence[int], runs: CircuitRuns, at_mib: CircuitRuns
-) -> EvaluatedResult:
-    """The curves of a result, those at MIB's sizes by runs of their own, and its circuit."""
-    curves = {}
-    for grid, counts in size_grids(sizes, result).items():
-        measured, near = at_mib if grid == "mib" else runs, CROSSINGS if grid == "log" else ()
-        curves[grid] = measured.curve(result, counts, grid=grid, crossings=near)
-    chosen = result.chosen
-    return EvaluatedResult(
-        name=name,
-        method=result.method,
-        curves=curves,
-        circuit=None if chosen is None else (len(chosen), runs([chosen])[0]),
     )
 
 
@@ -409,11 +393,10 @@ def _counted(graph: ComponentGraph) -> list[str]:
             f"{n_edges:,} edges where we count {graph.n_edges:,}"
         )
     again = len(sizes) - len(set(sizes)) + (0 in sizes)
-    if not again:
-        return notes
-    return [
-        *notes,
-        f"MIB's sizes say little here: of {n_edges:,} edges they are "
-        f"{', '.join(map(str, sizes))}, so {again} of {len(sizes)} circuits repeat or are empty; "
-        "the log-spaced sizes tell results apart",
-    ]
+    if again:
+        notes.append(
+            f"MIB's sizes say little here: of {n_edges:,} edges they are "
+            f"{', '.join(map(str, sizes))}, so {again} of {len(sizes)} circuits repeat or are "
+            "empty; the log-spaced sizes tell results apart"
+        )
+    return notes

@@ -241,7 +241,9 @@ def _chosen(
     """The smallest circuit found that keeps `keep` where it is looked for and, as far as can be
     told, on the pairs held back."""
     runs, judges = _divided(subject, pairs)
-    ladder = _Ladder.of(result, runs, likely)
+    ranking = result.ranking()
+    first = likely.mask[ranking]
+    ladder = _Ladder(runs, torch.cat([ranking[first], ranking[~first]]), likely)
     aim, extended = keep, 0
     while True:
         best = ladder.fewest(aim)
@@ -286,12 +288,10 @@ def _likely(subject: Transformer, result: Result, kind: str | None) -> Circuit:
     On natural subjects it is the chance to be among the few edges that keep most of the behaviour,
     which can be measured here.
     """
-    none = torch.zeros(result.graph.n_edges, dtype=torch.bool)
-    if result.probabilities is None:
-        return Circuit.from_mask(result.graph, none)
-    if (kind or kind_of(subject)).startswith(("natural", "language")):
-        return Circuit.from_mask(result.graph, none)
-    return Circuit.from_mask(result.graph, result.probabilities > LIKELY)
+    likely = result.probabilities
+    if likely is None or (kind or kind_of(subject)).startswith(("natural", "language")):
+        likely = torch.zeros(result.graph.n_edges)
+    return Circuit.from_mask(result.graph, likely > LIKELY)
 
 
 @dataclass(frozen=True)
@@ -302,12 +302,6 @@ class _Ladder:
     order: Int[Tensor, " edge"]
     likely: Circuit
     tried: set[int] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, result: Result, runs: CircuitRuns, likely: Circuit) -> "_Ladder":
-        ranking = result.ranking()
-        first = likely.mask[ranking]
-        return cls(runs, torch.cat([ranking[first], ranking[~first]]), likely)
 
     def circuit(self, size: int) -> Circuit:
         """The first edges, without those on no path from input to logits."""

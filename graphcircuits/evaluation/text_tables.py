@@ -3,8 +3,6 @@ can end a row."""
 
 from collections.abc import Sequence
 
-MINUS = "\N{MINUS SIGN}"
-
 
 def with_spread(
     values: Sequence[float], spread: Sequence[float] | None, plus_minus: str = " ± "

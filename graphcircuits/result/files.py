@@ -193,20 +193,14 @@ def ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edge
     return full, graph.offsets[readers][full.edge_readers] + full.edge_writers
 
 
-def grouped(
-    graph: ComponentGraph, scores: Float[Tensor, " single"], mask: Bool[Tensor, " single"]
-) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
-    """Scores and a mask of single heads on a graph whose heads share keys and values.
+def grouped(graph: ComponentGraph, scores: Float[Tensor, " single"]) -> Float[Tensor, " edge"]:
+    """Scores of single heads on a graph whose heads share keys and values.
 
     Of the heads that share a key or a value, the best counts.
     """
     _, shared = ungrouped(graph)
     best = scores.new_full((graph.n_edges,), -math.inf)
-    marked = torch.zeros(graph.n_edges, dtype=torch.int8)
-    return (
-        best.scatter_reduce(0, shared, scores, "amax"),
-        marked.scatter_reduce(0, shared, mask.to(torch.int8), "amax").bool(),
-    )
+    return best.scatter_reduce(0, shared, scores, "amax")
 
 
 def added_up(graph: ComponentGraph, effects: Float[Tensor, " single"]) -> Float[Tensor, " edge"]:

@@ -25,20 +25,9 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.drawing.figure import circuit_figure
 from graphcircuits.drawing.notebook import EDGES, result_html
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.files import short
-from graphcircuits.io.store import StoreError, write_atomic, write_json
+from graphcircuits.io.files import StoreError, csv_text, short, write_atomic, write_json
+from graphcircuits.result import files
 from graphcircuits.result.curve import FaithfulnessCurve
-from graphcircuits.result.export import circuit_dot, edges_csv
-from graphcircuits.result.files import (
-    ABOUT,
-    added_up,
-    from_json_file,
-    from_tensor_file,
-    grouped,
-    signless,
-    to_json_file,
-    write_tensor_file,
-)
 from graphcircuits.result.pt import from_pt_file
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.page import viewer_page
@@ -162,12 +151,10 @@ class Result:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        names = ("graph", "d_model", "chosen", "curve", "prompts", "prompt_hashes", *ABOUT)
-        return (
-            torch.equal(self.scores, other.scores)
-            and _equal(self.probabilities, other.probabilities)
-            and _equal(self.signed, other.signed)
-            and all(getattr(self, name) == getattr(other, name) for name in names)
+        names = ("graph", "d_model", "chosen", "curve", "prompts", "prompt_hashes", *files.ABOUT)
+        tensors = ("scores", "probabilities", "signed")
+        return all(getattr(self, name) == getattr(other, name) for name in names) and all(
+            _equal(getattr(self, name), getattr(other, name)) for name in tensors
         )
 
     def __repr__(self) -> str:
@@ -198,9 +185,8 @@ class Result:
 
     def top_probabilities(self, k: int = 10) -> list[float] | None:
         """Of the k best edges, in the order of `top`; None where the method gave none."""
-        return (
-            None if self.probabilities is None else self.probabilities[self.ranking()[:k]].tolist()
-        )
+        likely = self.probabilities
+        return None if likely is None else likely[self.ranking()[:k]].tolist()
 
     def circuit(
         self,
@@ -267,20 +253,18 @@ class Result:
             return self
         if replace(graph, n_kv_heads=graph.n_heads) != self.graph:
             raise ValueError(f"the scores are of {self.graph}, which cannot be brought to {graph}.")
-        none = torch.zeros(self.graph.n_edges, dtype=torch.bool)
-        scores, mask = grouped(
-            graph, self.scores, none if self.chosen is None else self.chosen.mask
+        chosen, likely, signed = self.chosen, self.probabilities, self.signed
+        if chosen is not None:
+            chosen = Circuit.from_mask(graph, files.grouped(graph, chosen.mask.float()).bool())
+        return replace(
+            self,
+            graph=graph,
+            scores=files.grouped(graph, self.scores),
+            chosen=chosen,
+            probabilities=None if likely is None else files.grouped(graph, likely),
+            signed=None if signed is None else files.added_up(graph, signed),
+            curve=None,  # it counted edges of the other graph
         )
-        chosen = None if self.chosen is None else Circuit.from_mask(graph, mask)
-        likely = self.probabilities
-        if likely is not None:
-            likely, _ = grouped(graph, likely, none)
-        signed = self.signed
-        if signed is not None:
-            signed = added_up(graph, signed)
-        # The curve counted edges of the other graph.
-        changed = {"graph": graph, "scores": scores, "chosen": chosen, "probabilities": likely}
-        return replace(self, **changed, signed=signed, curve=None)
 
     def by_sign(self) -> "Result":
         """The result with signed effects as its scores: edges that help come first and those that
@@ -302,14 +286,29 @@ class Result:
     def to_csv(self) -> str:
         """Edges from best to worst, with rank, ends, score and, where there are, probability and
         signed effect."""
-        columns = {"probability": self.probabilities, "signed": self.signed}
-        return edges_csv(self.top(self.graph.n_edges), columns, self.ranking())
+        others = {"probability": self.probabilities, "signed": self.signed}
+        best = self.ranking()
+        given = {name: x[best].tolist() for name, x in others.items() if x is not None}
+        lines: list[list[object]] = [["rank", "edge", "writer", "reader", "score", *given]]
+        for index, (name, score) in enumerate(self.top(self.graph.n_edges)):
+            values = [f"{column[index]:.6g}" for column in given.values()]
+            lines.append([index + 1, name, *name.split("->"), repr(score), *values])
+        return csv_text(lines)
 
     def to_dot(self, circuit: Circuit | None = None) -> str:
         """Graphviz source of a circuit, the chosen one or else all edges; better edges thicker."""
         if circuit is None:
             circuit = self.circuit(fraction=1.0) if self.chosen is None else self.chosen
-        return circuit_dot(circuit.on(self.graph), self.scores)
+        circuit = circuit.on(self.graph)
+        some = self.scores[circuit.mask]
+        low, high = (some.min().item(), some.max().item()) if len(some) else (0.0, 0.0)
+        lines = [f'  "{name}" [shape=box];' for name in files.components(self.graph, circuit)]
+        for (name, writer, ends), score in zip(circuit.links(), some.tolist(), strict=True):
+            width = 0.5 + 3.5 * (score - low) / (high - low or 1.0)
+            label = f'label="{name[-2]}", ' if name.endswith(">") else ""
+            style = f'{label}penwidth={width:.2f}, tooltip="{name}: {score:.4g}"'
+            lines += [f'  "{writer}" -> "{end}" [{style}];' for end in ends]
+        return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
 
     def show(
         self,
@@ -358,8 +357,10 @@ class Result:
         """
         if circuit is not None and edges is not None:
             raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
+        if circuit is None and edges is None:
+            circuit = self.chosen
         if circuit is None:
-            circuit = self._shown() if edges is None else self.circuit(edges=edges)
+            circuit = self.circuit(edges=min(20, self.graph.n_edges) if edges is None else edges)
         circuit = circuit.on(self.graph)
         true = None if truth is None else truth.on(self.graph)
         drawn = (circuit if true is None else circuit | true).mask.nonzero().flatten()
@@ -372,12 +373,6 @@ class Result:
             title=named,
             ax=ax,
         )
-
-    def _shown(self) -> Circuit:
-        """What pictures are of where nothing else is said."""
-        if self.chosen is not None:
-            return self.chosen
-        return self.circuit(edges=min(20, self.graph.n_edges))
 
     def _repr_html_(self) -> str:
         few = (
@@ -416,10 +411,10 @@ class Result:
         if suffix not in SUFFIXES:
             raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
-            shown = self.by_sign().scores if signed else signless(self.scores)
-            write_json(path, to_json_file(self, circuit, shown))
+            shown = self.by_sign().scores if signed else files.signless(self.scores)
+            write_json(path, files.to_json_file(self, circuit, shown))
         elif suffix == ".safetensors":
-            write_tensor_file(path, self, circuit)
+            files.write_tensor_file(path, self, circuit)
         elif suffix == ".csv":
             write_atomic(path, self.to_csv().encode())
         else:
@@ -429,8 +424,8 @@ class Result:
     def load(cls, path: str | Path) -> "Result":
         """Read `.json`, ours or that of EAP-IG and MIB, `.safetensors`, or EAP-IG's `.pt`."""
         readers = {
-            ".json": from_json_file,
-            ".safetensors": from_tensor_file,
+            ".json": files.from_json_file,
+            ".safetensors": files.from_tensor_file,
             ".pt": from_pt_file,
         }
         read = readers.get(Path(path).suffix)

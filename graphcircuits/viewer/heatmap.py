@@ -1,4 +1,4 @@
-"""Square matrices over the same labels as heat maps side by side: one SVG, or a page around it.
+"""Square matrices over the same labels as heat maps side by side: one SVG.
 
 Blue is below zero, red above, and no colour zero, on light and on dark ground, as the reader's
 system asks for; people who see colours in any way tell the two apart. Each panel has its own scale,
@@ -8,8 +8,6 @@ outside. A program that knows no style sheets shows the light picture.
 
 from collections.abc import Mapping, Sequence
 from html import escape
-
-from graphcircuits.viewer.page import page
 
 CELL, GAP, LETTER, HEAD, FOOT = 46, 34, 7.2, 30, 48
 Colour = tuple[int, int, int]
@@ -74,13 +72,6 @@ def heat_maps(labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str
         f'<rect class="ground" width="100%" height="100%" fill="{_hex(LIGHT["ground"])}"/>'
         f"{''.join(drawn)}</svg>\n"
     )
-
-
-def heat_map_page(
-    labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str, text: str = ""
-) -> str:
-    """The same as a self-contained HTML page."""
-    return page(heat_maps(labels, panels, title=title), title=title, text=text)
 
 
 def _panel(labels: Sequence[str], name: str, matrix: Matrix, *, left: float, margin: float) -> str:

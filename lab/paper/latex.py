@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from graphcircuits.evaluation.text_tables import MINUS
+from lab.intervals import MINUS
 
 _TEX = {
     "\\": r"\textbackslash{}",

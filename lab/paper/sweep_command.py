@@ -1,6 +1,7 @@
 """`python -m lab.paper sweep`: the paper's table, from cross-validation to held-out tests."""
 
 import shlex
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,10 @@ import typer
 from graphcircuits.commands.checks import in_range, one_of, refuse, writable_folders
 from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, printable, say
-from graphcircuits.commands.progress import late_progress
+from graphcircuits.commands.progress import Progress, late_progress
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
     from graphcircuits.jobs.runner import Runner
@@ -23,6 +25,22 @@ MOST_STACKED = 1024
 STACKED_ON_GPU = 16
 PRECISIONS = ("float32", "bfloat16")
 COLUMNS = ("configuration", "trained", "eligible", "score", "step", "setting", "refits", "median")
+
+
+class WithTable(Progress):
+    """Counts under a table, once there is one."""
+
+    _above: "Table | None" = None
+
+    def show_above(self, table: "Table") -> None:
+        """Draw this above the bars."""
+        self._above = table
+
+    def get_renderables(self) -> "Iterable[RenderableType]":
+        """What is drawn on a terminal."""
+        if self._above is not None:
+            yield self._above
+        yield from super().get_renderables()
 
 
 def sweep(
@@ -205,7 +223,7 @@ def _run(
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     count, total = 0, made.left(phase, names)
     try:
-        with late_progress() as bar:
+        with late_progress(WithTable) as bar:
             task = bar.add_task("trainings", total=total)
             if bar.on_terminal:
                 bar.show_above(_table(made, names, ""))

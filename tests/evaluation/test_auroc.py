@@ -12,13 +12,13 @@ from torch import Tensor
 
 import graphcircuits
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
+from graphcircuits.evaluation.auroc import auprc, auroc, precision_at_size
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.result import Result
 
 GRAPH = ComponentGraph(1, 2)
 SIZE = GRAPH.n_edges
-METRICS = [auroc, auprc, lambda *args: precision_recall(*args)[0]]
+METRICS = [auroc, auprc, precision_at_size]
 
 
 LISTS = st.tuples(
@@ -73,18 +73,15 @@ def test_auprc_walks_the_thresholds(lists: tuple[list[int], list[bool]], level: 
     assert auprc(*build(lists), level) == pytest.approx(area, abs=1e-12)
 
 
-@given(LISTS, st.integers(1, SIZE))
-def test_precision_is_the_mean_over_orders_of_ties(
-    lists: tuple[list[int], list[bool]], size: int
-) -> None:
+@given(LISTS)
+def test_precision_is_the_mean_over_orders_of_ties(lists: tuple[list[int], list[bool]]) -> None:
     values, truth = by_level(*build(lists), "qkv")
+    size = sum(truth)
     cut = sorted(values, reverse=True)[size - 1]
     above = [t for v, t in zip(values, truth, strict=True) if v > cut]
     tied = [t for v, t in zip(values, truth, strict=True) if v == cut]
     hits = sum(above) + (size - len(above)) * sum(tied) / len(tied)
-    precision, recall = precision_recall(*build(lists), "qkv", size=size)
-    assert precision == pytest.approx(hits / size, abs=1e-12)
-    assert recall == pytest.approx(hits / sum(truth), abs=1e-12)
+    assert precision_at_size(*build(lists), "qkv") == pytest.approx(hits / size, abs=1e-12)
 
 
 @given(LISTS, levels)
@@ -121,7 +118,7 @@ def test_exact_cases() -> None:
     flat = torch.zeros(SIZE)
     assert auroc(flat, circuit) == 0.5
     assert auprc(flat, circuit) == pytest.approx(2 / len(GRAPH.head_edges))
-    assert precision_recall(flat, circuit)[0] == pytest.approx(2 / len(GRAPH.head_edges))
+    assert precision_at_size(flat, circuit) == pytest.approx(2 / len(GRAPH.head_edges))
     # A wrong slot of the right head is right at head level only.
     slots = Circuit.from_names(GRAPH, ["input->a0.h0<v>", "a0.h0->logits"]).mask.double()
     assert auroc(slots, circuit, "head") == 1.0
@@ -158,5 +155,3 @@ def test_refusals() -> None:
     other = ComponentGraph(2, 2)
     with pytest.raises(ValueError, match=r"bring it over with circuit\.on\(graph\)"):
         auroc(Result(graph=other, scores=torch.zeros(other.n_edges)), circuit)
-    with pytest.raises(ValueError, match=r"size must be in 1\.\.8, got 0"):
-        precision_recall(scores, circuit, size=0)

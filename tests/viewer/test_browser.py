@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphcircuits import load_case, localize
-from graphcircuits.viewer.heatmap import heat_map_page
+from graphcircuits.viewer.heatmap import heat_maps
 from graphcircuits.viewer.page import page
 from lab.benchmarks import screenshots
 from tests.viewer.conftest import Opened
@@ -56,7 +56,8 @@ def test_the_policy_stops_what_is_not_the_pages_own(opened: Open) -> None:
 
 
 def test_heat_maps_keep_their_style(opened: Open) -> None:
-    found = opened(heat_map_page(["a", "b"], {"p": torch.eye(2).tolist()}, title="t"))
+    picture = heat_maps(["a", "b"], {"p": torch.eye(2).tolist()}, title="t")
+    found = opened(page(picture, title="t", text=""))
     weight = found.page.locator("text.name").evaluate("one => getComputedStyle(one).fontWeight")
     assert weight == "600"
     assert found.said == []

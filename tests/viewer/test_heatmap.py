@@ -9,11 +9,11 @@ from graphcircuits.viewer.heatmap import (
     LIGHT,
     WRITTEN,
     contrast,
-    heat_map_page,
     heat_maps,
     mixed,
     value_ink,
 )
+from graphcircuits.viewer.page import page
 
 NAME = "{http://www.w3.org/2000/svg}"
 MATRIX = [[0.0, -2.0], [4.0, 0.0]]
@@ -98,7 +98,8 @@ def test_faint_values_are_only_hints() -> None:
 
 
 def test_page() -> None:
-    page = heat_map_page(["x", "y"], {"one": MATRIX}, title="<t>", text="a < b")
-    assert "<h1>&lt;t&gt;</h1><p>a &lt; b</p>" in page
-    assert heat_maps(["x", "y"], {"one": MATRIX}, title="<t>") in page
-    assert re.search(r"<script|https?:(?!//www.w3.org/2000/svg)|src=|@import", page) is None
+    picture = heat_maps(["x", "y"], {"one": MATRIX}, title="<t>")
+    text = page(picture, title="<t>", text="a < b")
+    assert "<h1>&lt;t&gt;</h1><p>a &lt; b</p>" in text
+    assert picture in text
+    assert re.search(r"<script|https?:(?!//www.w3.org/2000/svg)|src=|@import", text) is None

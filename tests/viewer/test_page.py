@@ -16,7 +16,7 @@ from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer import app
-from graphcircuits.viewer.heatmap import heat_map_page
+from graphcircuits.viewer.heatmap import heat_maps
 from graphcircuits.viewer.page import data_text, page, viewer_app
 from tests.test_readme import python_blocks, run_block
 from tests.viewer.certified import certified
@@ -61,7 +61,8 @@ def circuit(text: str) -> str:
 
 
 def heat_map(text: str) -> str:
-    return heat_map_page([text, "y"], {text: [[0.0, 1.0], [2.0, 0.0]]}, title=text, text=text)
+    picture = heat_maps([text, "y"], {text: [[0.0, 1.0], [2.0, 0.0]]}, title=text)
+    return page(picture, title=text, text=text)
 
 
 def bare(text: str) -> str:

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from graphcircuits.commands import progress
-from graphcircuits.commands.progress import Progress
 from graphcircuits.jobs.runner import InProcess
 from lab.paper import sweep as module
 from lab.paper import sweep_command
 from lab.paper.stacked import StackedRun
 from lab.paper.sweep import Means
+from lab.paper.sweep_command import WithTable
 from lab.paper.sweep_command import sweep as sweep_function
 from lab.paper.sweep_rows import read_rows
 from lab.paper.sweep_store import SweepStore
@@ -254,16 +254,28 @@ def test_the_table_is_live_on_a_terminal(
     made = sweep_in(tmp_path)
     shown: list[str] = []
 
-    def show(self: Progress, table: Table) -> None:
+    def show(self: WithTable, table: Table) -> None:
         stream = StringIO()
         Console(file=stream, width=160, markup=False).print(table)
         shown.append(stream.getvalue())
 
     monkeypatch.setattr(progress, "on_terminal", lambda: True)
-    monkeypatch.setattr(Progress, "show_above", show)
+    monkeypatch.setattr(WithTable, "show_above", show)
     sweep_command._run(made, InProcess(), Means(), list(made.plan.names), "all", None)
     assert all(word in shown[0] for word in ("0/8", "0/4"))
     assert all(word in shown[-1] for word in ("8/8", "4/4", "2/2", ": 1 done"))
+
+
+def test_the_table_stands_above_the_counts() -> None:
+    bar, stream = WithTable(), StringIO()
+    bar.add_task("trainings", total=2)
+    bar.show_above(Table("a table"))
+    Console(file=stream, width=120).print(bar.get_renderable())
+    first, second = (
+        line.strip() for line in stream.getvalue().splitlines() if line.strip(" ─━┏┓┃└┘┡┩")
+    )
+    assert "a table" in first
+    assert second.startswith("trainings ")
 
 
 def test_what_ships_is_named_in_the_help() -> None:
