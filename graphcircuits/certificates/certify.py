@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from graphcircuits.certificates.certificate import NAMES, Certificate, EdgeChances, Line
+from graphcircuits.certificates.certificate import NAMES, Certificate, Line
 from graphcircuits.certificates.chance import by_chance
 from graphcircuits.certificates.cuts import (
     MOST_EDGES,

@@ -59,7 +59,7 @@ def by_chance(
         value=value,
         interval=share_interval(*worst),
         asked=f"at most {most:g}",
-        sentence=f"{worst[0]} of {worst[1]} random circuits keep as much; the best keeps {best:.2f}",
+        sentence=f"{worst[0]} of {worst[1]} random circuits keep as much; the best {best:.2f}",
         details=details,
     )
 

@@ -63,9 +63,7 @@ class EdgeCosts:
     """How much less is kept without each."""
 
 
-def edge_costs(
-    judge: Judge, circuit: Circuit, most: int, generator: torch.Generator
-) -> EdgeCosts:
+def edge_costs(judge: Judge, circuit: Circuit, most: int, generator: torch.Generator) -> EdgeCosts:
     """Of all edges, or of so many drawn at random."""
     edges = torch.tensor(circuit.edge_numbers)
     if len(edges) > most:

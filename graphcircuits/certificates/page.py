@@ -53,7 +53,7 @@ def certificate_page(certificate: "Certificate") -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
         f"<title>Certificate: {escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main>{''.join(blocks)}</main></body></html>\n"

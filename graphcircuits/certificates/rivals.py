@@ -1,12 +1,15 @@
 """Is it the only one? A search for circuits that keep as much and share as few edges as possible.
 
-The circuit's edges are put last in the ranking that a fresh search gave and, while it is refined,
-pushed down at every step. Circuits are proposed from what comes out as they always are. A rival
-keeps what the circuit keeps, up to SLACK, on fresh prompts, with at most LARGER times its edges.
+Edges of the circuit are put last in the ranking that a search gave, all of them or the weaker ones:
+on a large graph nothing works without the best. While the ranking is refined, all edges of the
+circuit are pushed down at every step. Circuits are proposed from what comes out as they always are.
+A rival keeps what the circuit keeps, up to SLACK, on fresh prompts, with at most LARGER times its
+edges.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -20,8 +23,9 @@ from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-PUSHES = (1.0, 0.3)
-"""How far the circuit's edges are pushed down in each search, in root mean squares of a step."""
+ATTEMPTS = ((1.0, 1.0), (0.5, 0.3))
+"""The share of the circuit's edges that are put last, and how far all of them are pushed down at
+every step, in root mean squares of it: one search for each."""
 STEPS = 60
 """Steps of refining for each of them."""
 SLACK, LARGER = 0.05, 1.5
@@ -50,27 +54,35 @@ def find_rivals(
     *,
     generator: torch.Generator,
     steps: int = STEPS,
+    attempts: Sequence[tuple[float, float]] = ATTEMPTS,
     progress: Progress | None = None,
 ) -> list[Rival]:
-    """One for each of the PUSHES."""
+    """One for each of the ATTEMPTS."""
     ours, rivals = judge.kept(circuit), []
     scores = start.scores.double()
-    spread = float(scores.max() - scores.min()) + 1.0
-    last = Result(graph=start.graph, scores=scores - spread * circuit.mask)
-    for number, push in enumerate(PUSHES):
+    last = float(scores.min()) - 1.0
+    edges = circuit.mask.nonzero().flatten()
+    weakest = edges[scores[edges].argsort(stable=True)]
+    for number, (share, push) in enumerate(attempts):
         judge.clock.check()
-        avoid = push * circuit.mask.to(torch.float32)
+        put_last = scores.clone()
+        put_last[weakest[: math.ceil(share * len(edges))]] = last
         refined = refinement(
-            subject, pairs, last.scores, steps=steps, generator=generator, avoid=avoid
+            subject,
+            pairs,
+            put_last,
+            steps=steps,
+            generator=generator,
+            avoid=push * circuit.mask.to(torch.float32),
         )
-        ranking = replace(last, scores=refined.scores)
+        ranking = Result(graph=start.graph, scores=refined.scores)
         other = propose(subject, pairs, ranking, keep=keep, kind="natural").circuit
         kept = judge.kept(other)
         equal = kept >= ours - SLACK and len(other) <= LARGER * len(circuit)
         smaller = max(1, min(len(other), len(circuit)))
         rivals.append(Rival(other, len(other & circuit) / smaller, kept, equal))
         if progress is not None:
-            progress(number + 1, len(PUSHES))
+            progress(number + 1, len(attempts))
     return rivals
 
 

@@ -9,7 +9,6 @@ other prompts' corruption, where the prompts are of one shape.
 from dataclasses import replace
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

@@ -12,7 +12,7 @@
 import warnings
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once

@@ -91,9 +91,7 @@ def measure(
             result = found_by(method, subject, pairs, 0, 0.9)
             took = time.perf_counter() - began
 
-            def again(
-                subject: Transformer, pairs: Pairs, seed: int, name: str = method
-            ) -> Result:
+            def again(subject: Transformer, pairs: Pairs, seed: int, name: str = method) -> Result:
                 return found_by(name, subject, pairs, seed, 0.9)
 
             certificate = certify(subject, pairs, result, fresh=fresh, search=again)
@@ -148,7 +146,9 @@ def table(units: Sequence[Unit]) -> str:
         cells = []
         for name in NAMES:
             line = certificate.lines.get(name)
-            cells.append("-" if line is None else line.figure if line.passed else f"**{line.figure}**")
+            cells.append(
+                "-" if line is None else line.figure if line.passed else f"**{line.figure}**"
+            )
         details = certificate.lines["stable"].details if "stable" in certificate.lines else {}
         among = details.get("among_themselves")
         core = "-" if certificate.core is None else f"{len(certificate.core):,}"

@@ -10,15 +10,21 @@ other      of another task of the same model
 
 Every circuit gets a certificate. A wrong one is caught where one of the lines that should catch it
 fails: `sufficient` for gamed ones and those of another task, `sufficient`, `minimal` or `stable`
-for the other two. A circuit that was meant to be wrong can be right by luck: where it keeps .9 or
-more on 256 other prompts and fails nothing it lacks nothing that anybody could measure; such cases
-are counted apart, by that measure alone. `truth` are planted circuits as their labels have them.
+for the other two. A circuit that was meant to be wrong can be right by luck: where it keeps .8 or
+more of the output on 256 other prompts, it does what is asked of a right one; such cases are
+counted apart. `truth` are planted circuits as their labels have them.
+
+`small` are small language models with tasks mined from text (docs/small-language-models.md), whose
+several tasks of one kind are taken together, and all prompts judge that nothing was found on;
+`--mined` names the folder of their tasks.
 
 python -m lab.studies wrong-circuits [--subjects natural multitask planted language] [--split test]
-    [--store build/certificates] [--page docs/results/wrong-circuits.md] [--processes 2] [--most N]
+    [--mined build/mined] [--store build/certificates] [--page docs/results/wrong-circuits.md]
+    [--processes 2] [--most N]
 """
 
 import json
+import re
 import shlex
 import sys
 import warnings
@@ -32,6 +38,7 @@ from typing import Any
 import torch
 
 from graphcircuits import localize
+from graphcircuits.adapters.load import load_model
 from graphcircuits.cases import LANGUAGE_MODELS, case_ids
 from graphcircuits.certificates.certificate import NAMES, Certificate
 from graphcircuits.certificates.certify import certify
@@ -42,11 +49,13 @@ from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.pruning import pruned
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import read_json, write_json
+from graphcircuits.io.store import Artifact, load_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.training.sources import MINED
 from lab.programs import parser
 
-GROUPS = ("natural", "multitask", "planted", "language")
+GROUPS = ("natural", "multitask", "planted", "language", "small")
 METHOD = "eap-ig"
 """What finds circuits, so that no case is left out because a predictor learned from it."""
 SHOULD_FAIL = {
@@ -56,10 +65,13 @@ SHOULD_FAIL = {
     "few": ("sufficient", "minimal", "stable"),
 }
 RIGHT = ("found", "truth")
-LUCKY = 0.9
-"""What a circuit keeps on many other prompts that is not wrong after all."""
+AIM, LUCKY = 0.9, 0.8
+"""What gamed circuits keep of the logit difference, and what a circuit keeps of the output on many
+other prompts that is not wrong after all."""
 JUDGES = 256
 FOUR = 4
+SMALL_PAIRS, SMALL_FRESH, KINDS = 36, 36, 2
+"""Pairs of a kind of mined tasks to find circuits on, and fresh ones; kinds of each model."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +83,75 @@ class Job:
     partner: str | None
     """Another task of the same model."""
     folder: Path
+    mined: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"{self.id}.json"
 
 
-def unit_ids(group: str, split: str) -> list[str]:
+@dataclass(frozen=True)
+class Problem:
+    """A subject and its prompts."""
+
+    subject: Transformer
+    pairs: Pairs
+    fresh: Pairs
+    many: Pairs
+    truth: Circuit | None
+
+
+def problem(job: Job, id: str) -> Problem:
+    """That of this id, which is the job's own or its partner's."""
+    if job.group == "small":
+        return _small(job.mined, *id.split("@"))
+    unit = Unit.of(id)
+    subject, case = unit.subject(), unit.case
+    return Problem(
+        subject,
+        case.pairs(64, seed=0),
+        case.pairs(64, seed=fresh_seed(0)),
+        case.pairs(JUDGES, seed=2 * fresh_seed(0)),
+        case.labels(graph=subject.graph) if unit.has_truth else None,
+    )
+
+
+def _small(mined: Path, model: str, kind: str) -> Problem:
+    artifact = load_artifact(mined / f"{model}.safetensors", MINED)
+    subject = load_model(artifact.meta["model"], device="cpu", dtype=torch.float32)
+    clean, corrupted = (
+        torch.cat([artifact.tensors[f"{one}.{side}"] for one in _of_kind(artifact, kind)]).long()
+        for side in ("clean", "corrupted")
+    )
+    scored = torch.zeros(clean.shape, dtype=torch.bool)
+    scored[:, -1] = True
+    every = Pairs(clean=clean, corrupted=corrupted, scored=scored, loss_name="kl", task=kind)
+    ends = SMALL_PAIRS + SMALL_FRESH
+    fresh = every[SMALL_PAIRS:ends]
+    many = every[SMALL_PAIRS:]
+    return Problem(subject, every[:SMALL_PAIRS], fresh, many, None)
+
+
+def _of_kind(artifact: Artifact, kind: str) -> list[str]:
+    """The tasks of a kind: windows were dealt to them at random."""
+    return [one for one in sorted(artifact.meta["kinds"]) if re.fullmatch(rf"{kind}(\.\d+)?", one)]
+
+
+def small_ids(mined: Path) -> list[str]:
+    """The first KINDS of every model that have enough prompts, as model@kind."""
+    ids = []
+    for path in sorted(mined.glob("*.safetensors")):
+        artifact = load_artifact(path, MINED)
+        kinds = sorted({re.sub(r"\.\d+$", "", one) for one in artifact.meta["kinds"]})
+        enough = [one for one in kinds if len(_of_kind(artifact, one)) >= 2]
+        ids += [f"{path.stem}@{kind}" for kind in enough[:KINDS]]
+    return ids
+
+
+def unit_ids(group: str, split: str, mined: Path) -> list[str]:
     """The ids of the subjects of a group: of the test split, or of the pool."""
+    if group == "small":
+        return small_ids(mined)
     if group == "language":
         return list(case_ids(LANGUAGE_MODELS, split))
     fleet = "natural" if group == "natural" else "planted"
@@ -82,17 +159,19 @@ def unit_ids(group: str, split: str) -> list[str]:
     return list(select_subjects(selection, fleet)[0])
 
 
-def jobs_of(groups: Sequence[str], split: str, folder: Path, most: int | None) -> Iterator[Job]:
+def jobs_of(
+    groups: Sequence[str], split: str, folder: Path, mined: Path, most: int | None
+) -> Iterator[Job]:
     """Every case of the groups, with the next task of its model where it has several."""
     for group in groups:
-        ids = unit_ids(group, split)
+        ids = unit_ids(group, split, mined)
         models: dict[str, list[str]] = {}
         for id in ids:
             models.setdefault(_model_of(id), []).append(id)
         for id in ids[:most]:
             others = models[_model_of(id)]
             following = others[(others.index(id) + 1) % len(others)]
-            yield Job(group, id, None if following == id else following, folder)
+            yield Job(group, id, None if following == id else following, folder, mined)
 
 
 def _model_of(id: str) -> str:
@@ -126,9 +205,9 @@ def gamed(subject: Transformer, pairs: Pairs) -> Circuit | None:
     ranking = localize(subject, asked, METHOD, keep=None)
     runs = CircuitRuns(subject, asked, by="loss")
     n_edges, size = subject.graph.n_edges, 1
-    while size < n_edges and runs([ranking.circuit(edges=size, prune=True)])[0] < LUCKY:
+    while size < n_edges and runs([ranking.circuit(edges=size, prune=True)])[0] < AIM:
         size = min(n_edges, max(size + 1, int(1.25 * size)))
-    return pruned(runs, ranking.circuit(edges=size, prune=True), LUCKY)[0]
+    return pruned(runs, ranking.circuit(edges=size, prune=True), AIM)[0]
 
 
 def exchanged(circuit: Circuit, generator: torch.Generator) -> Circuit:
@@ -146,20 +225,16 @@ def exchanged(circuit: Circuit, generator: torch.Generator) -> Circuit:
 
 def measured(job: Job) -> Path:
     """Certify the circuits of a subject, into one file."""
-    file = job.folder / f"{job.id}.json"
-    if file.exists():
-        return file
+    if job.file.exists():
+        return job.file
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    unit = Unit.of(job.id)
-    subject = unit.subject()
-    case = unit.case
-    pairs, fresh = case.pairs(64, seed=0), case.pairs(64, seed=fresh_seed(0))
-    many = case.pairs(JUDGES, seed=2 * fresh_seed(0))
+    asked = problem(job, job.id)
+    subject, pairs, fresh = asked.subject, asked.pairs, asked.fresh
     found = localize(subject, pairs, METHOD)
     found_at = {"found": (found.circuit(), pairs, found)}
-    if unit.has_truth:
-        found_at["truth"] = (case.labels(graph=subject.graph), pairs, METHOD)
+    if asked.truth is not None:
+        found_at["truth"] = (asked.truth, pairs, METHOD)
     generator = torch.Generator().manual_seed(0)
     found_at["exchanged"] = (exchanged(found.circuit(), generator), pairs, found)
     four = pairs[:FOUR]
@@ -170,10 +245,9 @@ def measured(job: Job) -> Path:
     if cheat is not None and len(cheat):
         found_at["gamed"] = (cheat, pairs, METHOD)
     if job.partner is not None:
-        other = Unit.of(job.partner).case
-        theirs = localize(subject, other.pairs(64, seed=0), METHOD).circuit()
+        theirs = localize(subject, problem(job, job.partner).pairs, METHOD).circuit()
         found_at["other"] = (theirs, pairs, METHOD)
-    judges = CircuitRuns(subject, many)
+    judges = CircuitRuns(subject, asked.many)
     records = {}
     for kind, (circuit, own, search) in found_at.items():
         if not len(circuit):
@@ -181,8 +255,8 @@ def measured(job: Job) -> Path:
         certificate = certify(subject, own, circuit, fresh=fresh, search=search)
         records[kind] = _short(certificate) | {"keeps": judges([circuit])[0]}
     about = {"group": job.group, "id": job.id, "edges": subject.graph.n_edges}
-    write_json(file, about | {"circuits": records})
-    return file
+    write_json(job.file, about | {"circuits": records})
+    return job.file
 
 
 def _short(certificate: Certificate) -> dict[str, Any]:
@@ -285,8 +359,9 @@ def _about(files: Sequence[dict[str, Any]]) -> str:
 def main(given: Sequence[str]) -> None:
     """Certify what is not in the store yet, and write the page."""
     words = parser("lab.studies wrong-circuits", __doc__)
-    words.add_argument("--subjects", nargs="+", default=GROUPS, choices=GROUPS)
+    words.add_argument("--subjects", nargs="+", default=GROUPS[:-1], choices=GROUPS)
     words.add_argument("--split", default="test", choices=("test", "pool"))
+    words.add_argument("--mined", type=Path, default=Path("build/mined"))
     words.add_argument("--store", type=Path, default=Path("build/certificates"))
     words.add_argument("--page", type=Path, default=Path("docs/results/wrong-circuits.md"))
     words.add_argument("--processes", type=int, default=2)
@@ -294,22 +369,18 @@ def main(given: Sequence[str]) -> None:
     chosen = words.parse_args(given)
     folder = chosen.store / chosen.split
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = list(jobs_of(chosen.subjects, chosen.split, folder, chosen.most))
+    jobs = list(jobs_of(chosen.subjects, chosen.split, folder, chosen.mined, chosen.most))
     with ProcessPoolExecutor(chosen.processes, get_context("spawn")) as workers:
         for done in as_completed([workers.submit(measured, job) for job in jobs]):
             try:
                 sys.stderr.write(f"{done.result().stem}\n")
             except (ValueError, OSError) as error:
                 sys.stderr.write(f"left out: {error}\n")
-    files = [read_json(folder / f"{job.id}.json") for job in jobs if _there(folder, job)]
+    files = [read_json(job.file) for job in jobs if job.file.exists()]
     command = shlex.join(["python", "-m", "lab.studies", "wrong-circuits", *given])
     chosen.page.write_text(page(files, command))
     chosen.page.with_suffix(".json").write_text(json.dumps([_row(one) for one in files]) + "\n")
     sys.stdout.write(f"wrote {chosen.page}\n")
-
-
-def _there(folder: Path, job: Job) -> bool:
-    return (folder / f"{job.id}.json").exists()
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
