@@ -164,13 +164,13 @@ def _every_variable_matters(tables: Tables) -> bool:
         if sop is not indices and not isinstance(sop, Full)
     }
     return all(
-        _differ(output, run(tables, codes[:-1], {sop: other}).columns[tables.program])
+        not np.array_equal(
+            output,
+            run(tables, codes[:-1], {sop: other}).columns[tables.program],
+            equal_nan=output.dtype.kind == "f",
+        )
         for sop, other in others.items()
     )
-
-
-def _differ(first: np.ndarray, second: np.ndarray) -> bool:
-    return not np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 class _Draft:
@@ -206,7 +206,8 @@ class _Draft:
         ]
         if depth > 1:
             operations += [(1.0, self.thresholded), (0.5, self.grouped)]
-        return self.keep(depth, self.pick(operations)(depth))
+        weights, makers = zip(*operations, strict=True)
+        return self.keep(depth, self.choice.choices(makers, weights)[0](depth))
 
     def mapped(self, depth: int) -> SOp:
         inner = self.numbers(depth - 1)
@@ -353,12 +354,6 @@ class _Draft:
 
     def shuffled(self, first: SOp, second: SOp) -> tuple[SOp, SOp]:
         return (first, second) if self.choice.random() < 0.5 else (second, first)
-
-    def pick(
-        self, operations: Sequence[tuple[float, Callable[[int], SOp]]]
-    ) -> Callable[[int], SOp]:
-        weights = [weight for weight, _ in operations]
-        return self.choice.choices([operation for _, operation in operations], weights)[0]
 
     def known(self, depth: int) -> SOp | None:
         """An expression made before, now and then, if it is deep enough but not too deep."""

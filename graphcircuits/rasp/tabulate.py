@@ -88,6 +88,11 @@ class Variable:
     numerical: bool
     """Whether it lies in one direction of the stream, not in one per value."""
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """The values of a numerical sequence, and NaN, its None, at the end."""
+        return np.array([*self.values, np.nan], dtype=np.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:
@@ -122,6 +127,12 @@ def breadth_first(program: RASPExpr) -> list[RASPExpr]:
     return [node for node in queue if node is not tokens and node is not indices]
 
 
+def labels_of(order: Iterable[RASPExpr]) -> dict[RASPExpr, str]:
+    """The name of every expression with its number in breadth-first order."""
+    numbered = {node: f"{node.name}_{i}" for i, node in enumerate(order, start=1)}
+    return {tokens: "tokens", indices: "indices"} | numbered
+
+
 def sequence_inputs(sop: SOp) -> list[SOp]:
     """The sequences an expression reads, through its selectors, in child order, each once."""
     inputs: dict[SOp, None] = {}
@@ -142,8 +153,7 @@ def tabulate(
         raise RaspError(f"a program is a sequence expression, got {program!r}.")
     nodes = list(walk(program))
     order = breadth_first(program)
-    labels: dict[RASPExpr, str] = {tokens: "tokens", indices: "indices"}
-    labels |= {node: f"{node.name}_{i}" for i, node in enumerate(order, start=1)}
+    labels = labels_of(order)
     checked = checked_vocab(vocab)
     max_length = checked_length(max_seq_len) - 1
     if not isinstance(plain(causal), bool):
@@ -322,12 +332,9 @@ class _Builder:
             values += [twin for twins in self.twins[sop.values].values() for twin in twins]
         if sop.default is not None:
             values.append(checked_value(sop.default, "its default is"))
-        empty = sop.default is None and not self._always_selects(sop.selector)
-        return values, source.nullable or empty
-
-    def _always_selects(self, selector: Selector) -> bool:
-        """Whether every query certainly selects at least its own position."""
-        return fold(selector, self._selects_itself, both=operator.and_, either=operator.or_)
+        # Whether every query certainly selects at least its own position.
+        selects = fold(sop.selector, self._selects_itself, both=operator.and_, either=operator.or_)
+        return values, source.nullable or (sop.default is None and not selects)
 
     def _selects_itself(self, node: Selector, negate: bool) -> bool:
         assert isinstance(node, Select)
