@@ -20,6 +20,7 @@ Paper: the appendix "The Graph Circuit Learning Framework in Detail".
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -204,8 +205,8 @@ def join(readings: Sequence[Reading]) -> Reading:
 
 
 def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
-    nodes = _starts([graph.n_nodes for graph in graphs])
-    groups = _starts([graph.n_groups for graph in graphs])
+    *nodes, n_nodes = accumulate((graph.n_nodes for graph in graphs), initial=0)
+    *groups, n_groups = accumulate((graph.n_groups for graph in graphs), initial=0)
 
     def shifted(name: str, starts: list[int]) -> Tensor:
         values = [getattr(graph, name) for graph in graphs]
@@ -215,8 +216,8 @@ def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
 
     complete = graphs[0].order is not None
     return Neighbourhoods(
-        n_nodes=sum(graph.n_nodes for graph in graphs),
-        n_groups=sum(graph.n_groups for graph in graphs),
+        n_nodes=n_nodes,
+        n_groups=n_groups,
         member_node=shifted("member_node", nodes),
         member_group=shifted("member_group", groups),
         group_of=shifted("group_of", groups),
@@ -224,10 +225,6 @@ def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
         edge_nodes=shifted("edge_nodes", nodes),
         lengths=tuple(graph.n_nodes for graph in graphs) if complete else (),
     )
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [sum(sizes[:number]) for number in range(len(sizes))]
 
 
 # The network

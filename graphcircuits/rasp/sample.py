@@ -74,9 +74,7 @@ class Function:
 
 def sample_case(generator: torch.Generator, *, layers: int | None = None) -> SampledCase:
     """A random program together with a random vocabulary, length and masking."""
-    _check_layers(layers)
-    choice = _choices(generator)
-    wanted = layers or choice.randint(1, MAX_LAYERS)
+    choice, wanted = _begun(generator, layers)
     while True:
         size, length = choice.randint(2, 6), choice.randint(3, 9)
         vocab = tuple(range(size)) if choice.random() < 0.6 else tuple("abcdef"[:size])
@@ -88,7 +86,7 @@ def sample_case(generator: torch.Generator, *, layers: int | None = None) -> Sam
 
 def layers_drawn(generator: torch.Generator) -> int:
     """The layers of the program that `sample_case` would draw, which is not drawn."""
-    return _choices(generator).randint(1, MAX_LAYERS)
+    return _begun(generator, None)[1]
 
 
 def sample_program(
@@ -103,9 +101,7 @@ def sample_program(
 
     `layers` is what the compiled model will have, 1 to 8; None draws it evenly.
     """
-    _check_layers(layers)
-    choice = _choices(generator)
-    wanted = layers or choice.randint(1, MAX_LAYERS)
+    choice, wanted = _begun(generator, layers)
     program = _draw(choice, vocab, max_seq_len, causal, wanted, draws=DRAWS)
     if program is None:
         raise RaspError(
@@ -115,9 +111,12 @@ def sample_program(
     return program
 
 
-def _check_layers(layers: int | None) -> None:
+def _begun(generator: torch.Generator, layers: int | None) -> tuple[random.Random, int]:
+    """What makes the choices of a draw, and the layers that are wanted, which it may have drawn."""
     if layers is not None and not 1 <= layers <= MAX_LAYERS:
         raise ValueError(f"layers must be 1 to {MAX_LAYERS}, got {layers}.")
+    choice = random.Random(int(torch.randint(2**62, (), generator=generator)))
+    return choice, layers or choice.randint(1, MAX_LAYERS)
 
 
 def _draw(
@@ -135,10 +134,6 @@ def _draw(
         if _is_wanted(tabulate(program, vocab=vocab, max_seq_len=max_seq_len, causal=causal)):
             return program
     return None
-
-
-def _choices(generator: torch.Generator) -> random.Random:
-    return random.Random(int(torch.randint(2**62, (), generator=generator)))
 
 
 def _is_wanted(tables: Tables) -> bool:
