@@ -257,7 +257,11 @@ class _Builder:
                     raise Unfit("it is None everywhere")
                 return [checked_value(sop.fill, "it holds")], False
             case LinearSequenceMap():
-                return self._linear_values(sop), False
+                # One that reads a sequence twice is called with its values as both.
+                images, further = self._called(
+                    lambda *args: image(sop.f, (args[0], args[-1])), sequence_inputs(sop)
+                )
+                return images + further, False
             case Map() | SequenceMap():
                 return self._images(sop)
             case SelectorWidth():
@@ -311,13 +315,6 @@ class _Builder:
 
     def _sizes(self, sops: Iterable[SOp]) -> list[int]:
         return [len(self.variables[sop].values) for sop in sops]
-
-    def _linear_values(self, sop: LinearSequenceMap) -> Iterable[Value]:
-        if sop.fst is sop.snd:
-            images, further = self._called(lambda x: image(sop.f, (x, x)), [sop.fst])
-        else:
-            images, further = self._called(lambda *args: image(sop.f, args), [sop.fst, sop.snd])
-        return images + further
 
     def _aggregate_values(self, sop: Aggregate) -> tuple[Iterable[Value], bool]:
         source = self.variables[sop.values]
