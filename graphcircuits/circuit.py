@@ -302,29 +302,23 @@ def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor,
     are of use, and which of their edges come from a reached writer. By NumPy: PyTorch would wake
     its threads for these short steps.
     """
-    widths = graph.stream_reads.tolist()
-    counts = [graph.readers_per_layer - 1, 1] * graph.n_layers + [1]
-    sizes = [count * width for count, width in zip(counts, widths, strict=True)]
-    flat = np.split(mask.numpy(), np.cumsum(sizes)[:-1])
-    blocks = [one.reshape(-1, width) for one, width in zip(flat, widths, strict=True)]
-    # The components that compute from each stream but the last, and their readers in it.
-    served, slots_of_heads, slot_of_mlp = [], graph.head_slots.numpy(), np.array([[0]])
-    for heads in range(1, graph.n_writers, graph.writers_per_layer):
-        mlp = heads + graph.n_heads
-        served.append((slice(heads, mlp), slots_of_heads))
-        served.append((slice(mlp, mlp + 1), slot_of_mlp))
+    edges, blocks = mask.numpy(), graph.stream_blocks
+    # The readers of each component that computes from a stream, counted from the first of it.
+    slots = {"qkv": graph.head_slots.numpy(), "mlp": np.array([[0]])}
     reached = np.zeros(graph.n_writers, dtype=bool)
     reached[0] = True
-    for block, (components, slots) in zip(blocks[:-1], served, strict=True):
-        arrives = np.logical_or.reduce(block & reached[: block.shape[1]], axis=1)
-        reached[components] = arrives[slots].any(1)
+    for block in blocks[:-1]:
+        arrivals = edges[block.edges].reshape(block.n_readers, -1) & reached[: block.n_writers]
+        arrives = np.logical_or.reduce(arrivals, axis=1)
+        reached[graph.served(block)] = arrives[slots[block.kind]].any(1)
     useful = np.zeros(graph.n_writers, dtype=bool)
-    last = blocks[-1] & reached
-    useful |= last[0]
-    useful_blocks = [last]
-    for block, (components, slots) in zip(blocks[-2::-1], served[::-1], strict=True):
-        readers = np.zeros((len(block), 1), dtype=bool)
-        readers[slots[useful[components]].flatten()] = True
-        useful_blocks.append(block & reached[: block.shape[1]] & readers)
-        useful[: block.shape[1]] |= useful_blocks[-1].any(0)
-    return torch.from_numpy(np.concatenate([block.ravel() for block in reversed(useful_blocks)]))
+    kept = np.empty_like(edges)
+    for block in reversed(blocks):
+        readers = np.full((block.n_readers, 1), block.kind == "logits")
+        if block.kind != "logits":
+            readers[slots[block.kind][useful[graph.served(block)]].flatten()] = True
+        arrivals = edges[block.edges].reshape(block.n_readers, -1) & reached[: block.n_writers]
+        arrivals &= readers
+        useful[: block.n_writers] |= arrivals.any(0)
+        kept[block.edges] = arrivals.ravel()
+    return torch.from_numpy(kept)

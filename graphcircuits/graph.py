@@ -225,6 +225,11 @@ class ComponentGraph:
         start = first + (slot - self.n_heads) % self.n_groups * heads_per_group
         return range(start, start + heads_per_group)
 
+    def served(self, block: Block) -> slice:
+        """The writers that compute from one of `stream_blocks`: a layer's heads, or its MLP."""
+        mlp = (block.layer + 1) * self.writers_per_layer
+        return slice(mlp, mlp + 1) if block.kind == "mlp" else slice(mlp - self.n_heads, mlp)
+
     @cached_property
     def writer_names(self) -> tuple[str, ...]:
         heads = range(self.n_heads)

@@ -5,47 +5,21 @@ so that a deep stack starts close to the identity (Scalable Message Passing Neur
 the paper follows). Weights and what dropout drops are drawn from generators that are passed in,
 never from global state: trainings in several threads do not disturb each other.
 
-Every module here works for one network or for several of one shape at once (`stacked`): then each
-parameter has a leading axis, the run, and so have the states that go in and out.
+`lab/paper/stacked_layers.py` makes of several networks of one shape one, whose parameters have a
+leading axis, the run, and so have the states that go in and out; `along` is where they meet.
 """
-
-import copy
-from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-
-Module = TypeVar("Module", bound=nn.Module)
 
 START_SCALE = 0.1
 """Of every branch. The published block starts at 1e-6, which wastes the first steps of the short
 trainings used here."""
 
 
-class Linear(nn.Linear):
-    """`nn.Linear`, or one for each run."""
-
-    def forward(self, input: Float[Tensor, "*lead inputs"]) -> Float[Tensor, "*lead outputs"]:
-        if self.weight.ndim == 2:
-            return super().forward(input)
-        flat, matrices = input.flatten(1, -2), self.weight.to(input.dtype).mT
-        if self.bias is None:
-            mapped = torch.bmm(flat, matrices)
-        else:
-            mapped = torch.baddbmm(self.bias.to(input.dtype).unsqueeze(1), flat, matrices)
-        return mapped.unflatten(1, input.shape[1:-1])
-
-
 class LayerNorm(nn.LayerNorm):
-    """`nn.LayerNorm`, or one for each run."""
-
-    def forward(self, input: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
-        if self.weight.ndim == 1:
-            return super().forward(input)
-        shift, scale = along(self.bias, input), along(self.weight, input)
-        return torch.addcmul(shift, normalized(input, self.eps), scale)
+    """`nn.LayerNorm`, with a quicker way for many rows."""
 
     def quick(self, input: Float[Tensor, "row width"]) -> Float[Tensor, "row width"]:
         """The same up to rounding where no gradient is wanted: PyTorch's kernel takes twice the
@@ -54,23 +28,6 @@ class LayerNorm(nn.LayerNorm):
         states = input - (input @ input.new_full((width,), 1 / width)).unsqueeze_(-1)
         scale = torch.linalg.vecdot(states, states).div_(width).add_(self.eps).rsqrt_()
         return torch.addcmul(self.bias, states.mul_(scale.unsqueeze_(-1)), self.weight)
-
-
-def normalized(x: Float[Tensor, "*lead width"], eps: float) -> Float[Tensor, "*lead width"]:
-    """States less their mean, by their deviation. A GPU does it by products of matrices: many rows
-    as short as these keep its own kernel waiting, at four times the time."""
-    width = x.shape[-1]
-    if not x.is_cuda:
-        return nn.functional.layer_norm(x, (width,), eps=eps)
-    return normalized_by_matrices(x, eps)
-
-
-def normalized_by_matrices(
-    x: Float[Tensor, "*lead width"], eps: float
-) -> Float[Tensor, "*lead width"]:
-    mean = torch.full((x.shape[-1],) * 2, 1 / x.shape[-1], dtype=x.dtype, device=x.device)
-    centred = x - x @ mean
-    return centred * (centred.square() @ mean + eps).rsqrt()
 
 
 def along(
@@ -82,10 +39,12 @@ def along(
     return parameter.to(x.dtype).view(shape)
 
 
-def linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> Linear:
+def linear(
+    inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True
+) -> nn.Linear:
     """A linear map drawn as `nn.Linear` draws it: uniform within 1 / sqrt(inputs)."""
     # Without storage first: the constructor's own draw would use the global generator.
-    layer = Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
     bound = inputs**-0.5
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
@@ -141,31 +100,15 @@ class Branch(nn.Module):
         are the states behind the normalization, where they are there already."""
         normed = self.norm(h) if normed is None else normed
         added = self.dropout(self.branch(normed, *structure), noise)
-        if not torch.is_grad_enabled() and self.scale.ndim == 0:
-            return added.mul_(self.scale).add_(h)
-        if self.scale.ndim == 0:
+        if torch.is_grad_enabled():
             return h + self.scale * added
-        return torch.addcmul(h, along(self.scale, h), added)
+        return added.mul_(self.scale).add_(h)
 
 
 def feed_forward(width: int, expansion: int, generator: torch.Generator) -> nn.Sequential:
     """A network with one hidden layer, applied to each node by itself."""
     hidden = expansion * width
     return nn.Sequential(linear(width, hidden, generator), SiLU(), linear(hidden, width, generator))
-
-
-def stacked(modules: Sequence[Module]) -> Module:
-    """Networks of one shape as one whose parameters and buffers have a leading axis, the run."""
-    joined = copy.deepcopy(modules[0])
-    states = [module.state_dict() for module in modules]
-    for path, value in joined.state_dict().items():
-        *owners, name = path.split(".")
-        owner = joined.get_submodule(".".join(owners))
-        together = torch.stack([state[path] for state in states])
-        is_parameter = isinstance(getattr(owner, name), nn.Parameter)
-        assert together.shape[1:] == value.shape
-        setattr(owner, name, nn.Parameter(together) if is_parameter else together)
-    return joined
 
 
 def check_sizes(**sizes: int) -> None:

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphcircuits.io.config import build_config
 from graphcircuits.io.files import short
@@ -319,30 +319,23 @@ def save_ensemble(
     Weights are written in `dtype`, that of the members if None, those of lookers in half precision;
     all are read in single precision.
     """
-    tensors = {
-        f"{number}.{name}": tensor if dtype is None else tensor.to(dtype)
-        for number, member in enumerate(ensemble.members)
-        for name, tensor in member.state_dict().items()
-    }
+    states = nn.ModuleList(ensemble.members).state_dict().items()
+    tensors = {name: tensor.to(dtype or tensor.dtype) for name, tensor in states}
     meta: dict[str, Any] = {"members": len(ensemble.members), "origin": ensemble.origin}
     if ensemble.calibration:
         kinds = ensemble.calibration.items()
         meta["calibration"] = {kind: calibration_to_json(each) for kind, each in kinds}
-    if ensemble.known is not None:
-        tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
-    if ensemble.trust is not None:
-        tensors |= {TRUST + name: tensor for name, tensor in ensemble.trust.tensors().items()}
+    for prefix, fact in ((KNOWN, ensemble.known), (TRUST, ensemble.trust)):
+        if fact is not None:
+            tensors |= {prefix + name: tensor for name, tensor in fact.tensors().items()}
     if ensemble.lookers:
         meta["looking"] = {
             "config": asdict(ensemble.lookers[0].config),
             "members": len(ensemble.lookers),
             "kinds": list(ensemble.looks),
         }
-        tensors |= {
-            f"{LOOKERS}{number}.{name}": tensor.half()
-            for number, looker in enumerate(ensemble.lookers)
-            for name, tensor in looker.state_dict().items()
-        }
+        states = nn.ModuleList(ensemble.lookers).state_dict(prefix=LOOKERS).items()
+        tensors |= {name: tensor.half() for name, tensor in states}
     save_artifact(
         path,
         kind=KIND,
@@ -385,16 +378,8 @@ def load_ensemble(path: str | Path) -> Ensemble:
         known = _fact(KnownCases, KNOWN, members[0], artifact.tensors)
         trust = _fact(Trust, TRUST, members[0], artifact.tensors)
         lookers, looks = _lookers(artifact.meta.get("looking"), members[0], artifact.tensors)
-        return Ensemble(
-            tuple(members),
-            origin,
-            artifact.sha256,
-            calibration,
-            known,
-            trust,
-            lookers=lookers,
-            looks=looks,
-        )
+        facts = (calibration, known, trust, lookers, looks)
+        return Ensemble(tuple(members), origin, artifact.sha256, *facts)
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{path} holds a predictor that does not match this version of the code: {error}; "

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
@@ -150,8 +150,7 @@ def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int | None, *, runs
 
 def table_width(share: float) -> int:
     """Columns of `table`."""
-    scaled_values = len(statistics_of(share)) * len(SCALINGS)
-    return scaled_values + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
+    return len(measured_columns(share))
 
 
 def measured_columns(share: float) -> Bool[Tensor, " column"]:
@@ -169,7 +168,9 @@ def table(measured: Invariants, transformation: Transformation) -> Float[Tensor,
     incidence graph a component has its norms and kind, and edges leave these to components.
     """
     graph = measured.graph
-    writers, readers = component_tables(measured)
+    writer_kinds, reader_kinds = kinds(graph)
+    writers = _component_table(measured.written, writer_kinds, len(WRITER_KINDS))
+    readers = _component_table(measured.received[None], reader_kinds, len(READER_KINDS))
     edges = scaled(measured.statistics, graph).flatten(1)
     if transformation == "line":
         at_writer, at_reader = edge_ends(graph, edges.device)
@@ -184,25 +185,13 @@ def living(table: Float[Tensor, "*case edge column"], share: float) -> Bool[Tens
     return table[..., column] > 0
 
 
-def component_tables(
-    measured: Invariants,
-) -> tuple[Float[Tensor, "writer column"], Float[Tensor, "reader column"]]:
-    """The columns of `table` that an edge has from its writer, and those from its reader."""
-    tables = []
-    for norms, kind, names in zip(
-        (measured.written, measured.received[None]),
-        kinds(measured.graph),
-        (WRITER_KINDS, READER_KINDS),
-        strict=True,
-    ):
-        hot = nn.functional.one_hot(kind.to(norms.device), len(names))
-        tables.append(torch.cat([_norms(norms), hot], dim=1).to(measured.statistics))
-    return tables[0], tables[1]
-
-
-def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component column"]:
-    values, top = significant(values)
-    return torch.cat([log_share(values / top), log_rank(values)]).T
+def _component_table(
+    norms: Float[Tensor, "norm component"], kind: Int[Tensor, " component"], n_kinds: int
+) -> Float[Tensor, "component column"]:
+    """The columns of `table` that an edge has from its writer, or from its reader."""
+    values, top = significant(norms)
+    hot = nn.functional.one_hot(kind.to(norms.device), n_kinds)
+    return torch.cat([log_share(values / top).T, log_rank(values).T, hot], dim=1)
 
 
 class InvariantAligner(nn.Module):

@@ -10,8 +10,6 @@
    rounds share one set of weights. `corrected` does so for one subject.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 
 from graphcircuits.engine.relaxed import ranks
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.block import LayerNorm, linear
+from graphcircuits.predictor.block import LayerNorm, check_sizes, linear
 from graphcircuits.predictor.looking import (
     COLUMNS,
     FARTHEST,
@@ -38,7 +36,7 @@ FARTHEST_KNOWN = 3.0
 """From the mean of what was learned from, in deviations, at which what is read ends."""
 
 NO_END = 20.0
-"""The reach of one that has not learned yet."""
+"""The reach of one that has not learned yet: `lab/looking/learn.py` sets it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,13 +63,8 @@ class LookerConfig:
         return COLUMNS * self.sizes
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be at least 1, got {getattr(self, name)}"
-            for name in ("width", "layers", "rounds", "sizes", "prompts")
-            if getattr(self, name) < 1
-        ]
-        if problems:
-            raise ValueError("; ".join(problems) + ".")
+        names = ("width", "layers", "rounds", "sizes", "prompts")
+        check_sizes(**{name: getattr(self, name) for name in names})
 
 
 class Looker(nn.Module):
@@ -120,16 +113,6 @@ class Looker(nn.Module):
         # It knows nothing of circuits that are larger than all that it saw.
         counts = (self.reach - (ranks(values) + 1).log()).clamp_max(0).exp()
         return values + counts * self.readout(self.norm(states)).squeeze(-1)
-
-    def standardize_by(self, read: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Take mean, deviation and reach from the tables and looks of the training cases."""
-        self.reach.fill_(math.log(max(table.shape[-2] for table, _ in read)))
-        rows = [torch.cat(both, dim=-1).flatten(0, -2) for both in read]
-        count = sum(map(len, rows))
-        mean = torch.stack([x.double().sum(0) for x in rows]).sum(0) / count
-        squares = [(x.double() - mean).square().sum(0) for x in rows]
-        self.mean.copy_(mean)
-        self.deviation.copy_((torch.stack(squares).sum(0) / count).sqrt().clamp_min(1e-3))
 
 
 def settled(values: Scores, graph: ComponentGraph) -> Scores:

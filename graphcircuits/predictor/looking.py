@@ -25,6 +25,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_gradients
 from graphcircuits.engine.memory import Footprint, at_once, explained
+from graphcircuits.engine.relaxed import ranks
 from graphcircuits.predictor.measure.scaling import TINY, log_rank
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -51,12 +52,8 @@ def rank_logits(scores: Scores, alive: Bool[Tensor, "*case edge"] | None = None)
     """
     if alive is not None:
         scores = scores.masked_fill(~alive, -torch.inf)
-    best_first = scores.argsort(dim=-1, descending=True, stable=True)
-    counted = torch.arange(scores.shape[-1], dtype=torch.float64, device=scores.device)
-    ranks = torch.empty_like(counted.expand_as(scores), memory_format=torch.contiguous_format)
-    ranks = ranks.scatter_(-1, best_first, counted.expand_as(scores).contiguous())
     n = scores.shape[-1] if alive is None else alive.sum(-1, keepdim=True)
-    logits = (1 - (ranks + 0.5) / n).clamp_min(0).logit().float()
+    logits = (1 - (ranks(scores).double() + 0.5) / n).clamp_min(0).logit().float()
     return logits if alive is None else logits.masked_fill(~alive, -torch.inf)
 
 

@@ -20,7 +20,8 @@ Paper: the appendix "The Graph Circuit Learning Framework in Detail".
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from itertools import accumulate
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Float
@@ -33,11 +34,9 @@ from graphcircuits.predictor.measure.features import Features, features
 from graphcircuits.predictor.measure.scaling import TINY, log_share
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.dagformer import Dagformer
-from graphcircuits.predictor.paper.dirgnn import AGGREGATIONS, DirGNN, piece_size
+from graphcircuits.predictor.paper.dirgnn import DirGNN, piece_size
 from graphcircuits.predictor.paper.pool import DeepSets
 from graphcircuits.predictor.paper.transform import (
-    CONNECTIVITIES,
-    TRANSFORMATIONS,
     Connectivity,
     Neighbourhoods,
     Transformation,
@@ -46,19 +45,20 @@ from graphcircuits.predictor.paper.transform import (
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-ALIGNERS = ("invariant", "tabpfn")
-LEARNERS = ("dirgnn", "dagformer", "factorized")
+Aligner = Literal["invariant", "tabpfn"]
+Learner = Literal["dirgnn", "dagformer", "factorized"]
+ALIGNERS, LEARNERS = get_args(Aligner), get_args(Learner)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorConfig:
     """Every choice that shapes a predictor; those of the shipped ones are in their recipe."""
 
-    aligner: Literal["invariant", "tabpfn"] = "invariant"
-    learner: Literal["dirgnn", "dagformer", "factorized"] = "dirgnn"
+    aligner: Aligner = "invariant"
+    learner: Learner = "dirgnn"
     transformation: Transformation = "line"
     connectivity: Connectivity = "observed"
-    aggregation: Literal["mean", "sum"] = "mean"
+    aggregation: Literal["sum", "mean"] = "mean"
     """How DirGNN joins neighbours; the paper sums."""
     width: int = 64
     layers: int = 2
@@ -88,17 +88,10 @@ class PredictorConfig:
     """Whether an edge counts for the best path that it lies on (`predictor.paths`)."""
 
     def __post_init__(self) -> None:
-        choices = {
-            "aligner": ALIGNERS,
-            "learner": LEARNERS,
-            "transformation": TRANSFORMATIONS,
-            "connectivity": CONNECTIVITIES,
-            "aggregation": AGGREGATIONS,
-        }
         problems = [
-            f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
-            for name, known in choices.items()
-            if getattr(self, name) not in known
+            f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(self, name)!r}"
+            for name, hint in get_type_hints(PredictorConfig).items()
+            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint)
         ]
         problems += [
             f"{name} must be at least 1, got {getattr(self, name)}"
@@ -212,8 +205,8 @@ def join(readings: Sequence[Reading]) -> Reading:
 
 
 def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
-    nodes = _starts([graph.n_nodes for graph in graphs])
-    groups = _starts([graph.n_groups for graph in graphs])
+    *nodes, n_nodes = accumulate((graph.n_nodes for graph in graphs), initial=0)
+    *groups, n_groups = accumulate((graph.n_groups for graph in graphs), initial=0)
 
     def shifted(name: str, starts: list[int]) -> Tensor:
         values = [getattr(graph, name) for graph in graphs]
@@ -223,8 +216,8 @@ def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
 
     complete = graphs[0].order is not None
     return Neighbourhoods(
-        n_nodes=sum(graph.n_nodes for graph in graphs),
-        n_groups=sum(graph.n_groups for graph in graphs),
+        n_nodes=n_nodes,
+        n_groups=n_groups,
         member_node=shifted("member_node", nodes),
         member_group=shifted("member_group", groups),
         group_of=shifted("group_of", groups),
@@ -232,10 +225,6 @@ def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
         edge_nodes=shifted("edge_nodes", nodes),
         lengths=tuple(graph.n_nodes for graph in graphs) if complete else (),
     )
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [sum(sizes[:number]) for number in range(len(sizes))]
 
 
 # The network

@@ -35,13 +35,11 @@ def along_paths(scores: Float[Tensor, "*case edge"], graph: ComponentGraph) -> S
     for block in blocks[:-1]:
         upstream = reached[..., None, : block.n_writers]
         best = torch.minimum(_rectangle(scores, block), upstream).amax(-1)
-        low, high = _written(graph, block)
-        reached[..., low:high] = _by_writer(graph, block, best)
+        reached[..., graph.served(block)] = _by_writer(graph, block, best)
     for block in reversed(blocks):
         readers = block.readers
         if block is not blocks[-1]:
-            low, high = _written(graph, block)
-            heard[..., readers] = _by_reader(graph, block, leaving[..., low:high])
+            heard[..., readers] = _by_reader(graph, block, leaving[..., graph.served(block)])
         best = torch.minimum(_rectangle(scores, block), heard[..., readers, None]).amax(-2)
         here = leaving[..., : block.n_writers]
         here.copy_(torch.maximum(here, best))
@@ -52,14 +50,6 @@ def along_paths(scores: Float[Tensor, "*case edge"], graph: ComponentGraph) -> S
 
 def _rectangle(scores: Scores, block: Block) -> Float[Tensor, "*case reader writer"]:
     return scores[..., block.edges].unflatten(-1, (block.n_readers, block.n_writers))
-
-
-def _written(graph: ComponentGraph, block: Block) -> tuple[int, int]:
-    """The writers that compute from a block's readers, as a range."""
-    first = 1 + block.layer * graph.writers_per_layer
-    if block.kind == "mlp":
-        return first + graph.n_heads, first + graph.writers_per_layer
-    return first, first + graph.n_heads
 
 
 def _by_writer(

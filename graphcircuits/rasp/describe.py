@@ -18,7 +18,7 @@ from graphcircuits.rasp.language import (
     is_numerical,
     tokens,
 )
-from graphcircuits.rasp.tabulate import breadth_first
+from graphcircuits.rasp.tabulate import breadth_first, labels_of
 from graphcircuits.rasp.values import (
     Comparison,
     Composition,
@@ -33,8 +33,7 @@ from graphcircuits.rasp.values import (
 
 def describe(program: SOp) -> list[str]:
     """Lines such as `map_2 = numerical Map(is_x, tokens)`; numbers count breadth first."""
-    labels: dict[RASPExpr, str] = {tokens: "tokens", indices: "indices"}
-    labels |= {node: f"{node.name}_{i}" for i, node in enumerate(breadth_first(program), start=1)}
+    labels = labels_of(breadth_first(program))
     return [
         f"{labels[node]} = {_expression(node, labels)}"
         for node in walk(program)

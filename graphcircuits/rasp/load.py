@@ -5,6 +5,7 @@ import json
 import reprlib
 import runpy
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -130,19 +131,13 @@ def vocab_text(vocab: Iterable[Value]) -> str:
     tokens = tuple(vocab)
     text = ",".join(map(str, tokens))
     read = () if text.lstrip().startswith("[") else parse_vocab(text)
-    same = [*map(_typed, read)] == [*map(_typed, tokens)]
+    # 1, 1.0 and true are equal, and not the same.
+    same = read == tokens and [*map(type, read)] == [*map(type, tokens)]
     return text if same else json.dumps(tokens, default=str)
-
-
-def _typed(token: Value) -> tuple[type, Value]:
-    """What tells 1, 1.0 and true apart, which are equal."""
-    return type(token), token
 
 
 def _token(text: str) -> Value:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text

@@ -116,7 +116,7 @@ def _column(
             return sop.fst_fac * columns[sop.fst] + sop.snd_fac * columns[sop.snd], None
         case Map():
             image = tables.functions[sop][_nearest(tables.variables[sop.inner], columns[sop.inner])]
-            return _as_numbers(tables.variables[sop], image), None
+            return (tables.variables[sop].numbers[image] if numerical else image), None
         case SequenceMap():
             return tables.functions[sop][columns[sop.fst], columns[sop.snd]], None
         case SelectorWidth():
@@ -133,15 +133,9 @@ def _nearest(variable: Variable, column: np.ndarray) -> np.ndarray:
     """Codes of a column: a numerical value takes the code of the nearest one in the list."""
     if not variable.numerical:
         return column
-    values = np.array(variable.values, dtype=np.float64)
+    values = variable.numbers[:-1]
     middles = (values[1:] + values[:-1]) / 2
     return np.where(np.isnan(column), NONE, np.searchsorted(middles, np.nan_to_num(column)))
-
-
-def _as_numbers(variable: Variable, codes: np.ndarray) -> np.ndarray:
-    if not variable.numerical:
-        return codes
-    return np.array([*variable.values, np.nan], dtype=np.float64)[codes]
 
 
 def _pattern(

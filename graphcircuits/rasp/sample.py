@@ -74,9 +74,7 @@ class Function:
 
 def sample_case(generator: torch.Generator, *, layers: int | None = None) -> SampledCase:
     """A random program together with a random vocabulary, length and masking."""
-    _check_layers(layers)
-    choice = _choices(generator)
-    wanted = layers or choice.randint(1, MAX_LAYERS)
+    choice, wanted = _begun(generator, layers)
     while True:
         size, length = choice.randint(2, 6), choice.randint(3, 9)
         vocab = tuple(range(size)) if choice.random() < 0.6 else tuple("abcdef"[:size])
@@ -88,7 +86,7 @@ def sample_case(generator: torch.Generator, *, layers: int | None = None) -> Sam
 
 def layers_drawn(generator: torch.Generator) -> int:
     """The layers of the program that `sample_case` would draw, which is not drawn."""
-    return _choices(generator).randint(1, MAX_LAYERS)
+    return _begun(generator, None)[1]
 
 
 def sample_program(
@@ -103,9 +101,7 @@ def sample_program(
 
     `layers` is what the compiled model will have, 1 to 8; None draws it evenly.
     """
-    _check_layers(layers)
-    choice = _choices(generator)
-    wanted = layers or choice.randint(1, MAX_LAYERS)
+    choice, wanted = _begun(generator, layers)
     program = _draw(choice, vocab, max_seq_len, causal, wanted, draws=DRAWS)
     if program is None:
         raise RaspError(
@@ -115,9 +111,12 @@ def sample_program(
     return program
 
 
-def _check_layers(layers: int | None) -> None:
+def _begun(generator: torch.Generator, layers: int | None) -> tuple[random.Random, int]:
+    """What makes the choices of a draw, and the layers that are wanted, which it may have drawn."""
     if layers is not None and not 1 <= layers <= MAX_LAYERS:
         raise ValueError(f"layers must be 1 to {MAX_LAYERS}, got {layers}.")
+    choice = random.Random(int(torch.randint(2**62, (), generator=generator)))
+    return choice, layers or choice.randint(1, MAX_LAYERS)
 
 
 def _draw(
@@ -135,10 +134,6 @@ def _draw(
         if _is_wanted(tabulate(program, vocab=vocab, max_seq_len=max_seq_len, causal=causal)):
             return program
     return None
-
-
-def _choices(generator: torch.Generator) -> random.Random:
-    return random.Random(int(torch.randint(2**62, (), generator=generator)))
 
 
 def _is_wanted(tables: Tables) -> bool:
@@ -164,13 +159,13 @@ def _every_variable_matters(tables: Tables) -> bool:
         if sop is not indices and not isinstance(sop, Full)
     }
     return all(
-        _differ(output, run(tables, codes[:-1], {sop: other}).columns[tables.program])
+        not np.array_equal(
+            output,
+            run(tables, codes[:-1], {sop: other}).columns[tables.program],
+            equal_nan=output.dtype.kind == "f",
+        )
         for sop, other in others.items()
     )
-
-
-def _differ(first: np.ndarray, second: np.ndarray) -> bool:
-    return not np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 class _Draft:
@@ -206,7 +201,8 @@ class _Draft:
         ]
         if depth > 1:
             operations += [(1.0, self.thresholded), (0.5, self.grouped)]
-        return self.keep(depth, self.pick(operations)(depth))
+        weights, makers = zip(*operations, strict=True)
+        return self.keep(depth, self.choice.choices(makers, weights)[0](depth))
 
     def mapped(self, depth: int) -> SOp:
         inner = self.numbers(depth - 1)
@@ -353,12 +349,6 @@ class _Draft:
 
     def shuffled(self, first: SOp, second: SOp) -> tuple[SOp, SOp]:
         return (first, second) if self.choice.random() < 0.5 else (second, first)
-
-    def pick(
-        self, operations: Sequence[tuple[float, Callable[[int], SOp]]]
-    ) -> Callable[[int], SOp]:
-        weights = [weight for weight, _ in operations]
-        return self.choice.choices([operation for _, operation in operations], weights)[0]
 
     def known(self, depth: int) -> SOp | None:
         """An expression made before, now and then, if it is deep enough but not too deep."""

@@ -88,6 +88,11 @@ class Variable:
     numerical: bool
     """Whether it lies in one direction of the stream, not in one per value."""
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """The values of a numerical sequence, and NaN, its None, at the end."""
+        return np.array([*self.values, np.nan], dtype=np.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:
@@ -122,6 +127,12 @@ def breadth_first(program: RASPExpr) -> list[RASPExpr]:
     return [node for node in queue if node is not tokens and node is not indices]
 
 
+def labels_of(order: Iterable[RASPExpr]) -> dict[RASPExpr, str]:
+    """The name of every expression with its number in breadth-first order."""
+    numbered = {node: f"{node.name}_{i}" for i, node in enumerate(order, start=1)}
+    return {tokens: "tokens", indices: "indices"} | numbered
+
+
 def sequence_inputs(sop: SOp) -> list[SOp]:
     """The sequences an expression reads, through its selectors, in child order, each once."""
     inputs: dict[SOp, None] = {}
@@ -142,8 +153,7 @@ def tabulate(
         raise RaspError(f"a program is a sequence expression, got {program!r}.")
     nodes = list(walk(program))
     order = breadth_first(program)
-    labels: dict[RASPExpr, str] = {tokens: "tokens", indices: "indices"}
-    labels |= {node: f"{node.name}_{i}" for i, node in enumerate(order, start=1)}
+    labels = labels_of(order)
     checked = checked_vocab(vocab)
     max_length = checked_length(max_seq_len) - 1
     if not isinstance(plain(causal), bool):
@@ -247,7 +257,11 @@ class _Builder:
                     raise Unfit("it is None everywhere")
                 return [checked_value(sop.fill, "it holds")], False
             case LinearSequenceMap():
-                return self._linear_values(sop), False
+                # One that reads a sequence twice is called with its values as both.
+                images, further = self._called(
+                    lambda *args: image(sop.f, (args[0], args[-1])), sequence_inputs(sop)
+                )
+                return images + further, False
             case Map() | SequenceMap():
                 return self._images(sop)
             case SelectorWidth():
@@ -302,13 +316,6 @@ class _Builder:
     def _sizes(self, sops: Iterable[SOp]) -> list[int]:
         return [len(self.variables[sop].values) for sop in sops]
 
-    def _linear_values(self, sop: LinearSequenceMap) -> Iterable[Value]:
-        if sop.fst is sop.snd:
-            images, further = self._called(lambda x: image(sop.f, (x, x)), [sop.fst])
-        else:
-            images, further = self._called(lambda *args: image(sop.f, args), [sop.fst, sop.snd])
-        return images + further
-
     def _aggregate_values(self, sop: Aggregate) -> tuple[Iterable[Value], bool]:
         source = self.variables[sop.values]
         values = list(source.values)
@@ -322,12 +329,9 @@ class _Builder:
             values += [twin for twins in self.twins[sop.values].values() for twin in twins]
         if sop.default is not None:
             values.append(checked_value(sop.default, "its default is"))
-        empty = sop.default is None and not self._always_selects(sop.selector)
-        return values, source.nullable or empty
-
-    def _always_selects(self, selector: Selector) -> bool:
-        """Whether every query certainly selects at least its own position."""
-        return fold(selector, self._selects_itself, both=operator.and_, either=operator.or_)
+        # Whether every query certainly selects at least its own position.
+        selects = fold(sop.selector, self._selects_itself, both=operator.and_, either=operator.or_)
+        return values, source.nullable or (sop.default is None and not selects)
 
     def _selects_itself(self, node: Selector, negate: bool) -> bool:
         assert isinstance(node, Select)

@@ -81,7 +81,7 @@ def clusters(values: np.ndarray) -> np.ndarray:
 
 
 def _numbers(tables: Tables, sop: SOp) -> np.ndarray:
-    return np.array(tables.variables[sop].values, dtype=np.float64)
+    return tables.variables[sop].numbers[:-1]
 
 
 def _noise(tables: Tables) -> dict[SOp, float]:
@@ -97,7 +97,7 @@ def _noise(tables: Tables) -> dict[SOp, float]:
                     largest = np.abs(_numbers(tables, source)).max()
                     noise[sop] += abs(factor) * (noise[source] + ROUNDING * largest)
             case Map() if tables.variables[sop.inner].numerical:
-                images = np.append(_numbers(tables, sop), 0.0)[tables.functions[sop][:-1]]
+                images = np.nan_to_num(variable.numbers)[tables.functions[sop][:-1]]
                 noise[sop] += _step_noise(_numbers(tables, sop.inner), images)
             case SelectorWidth():
                 widths = _numbers(tables, sop)[::-1]

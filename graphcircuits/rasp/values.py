@@ -178,26 +178,31 @@ Constants = Mapping[Literal["key", "query"], Value]
 Joint = Literal["and", "or", "not"]
 
 
+class _Fused:
+    """A predicate that is made of others."""
+
+    def __call__(self, key: Value, query: Value) -> bool:
+        return fold_predicate(
+            self,
+            lambda inner, fixed: bool(inner(fixed.get("key", key), fixed.get("query", query))),
+            lambda joint, held: _JOINTS[joint](*held),
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Fixed:
+class Fixed(_Fused):
     """A predicate with a constant in place of its key, its query or both."""
 
     predicate: Predicate
     constants: Constants
 
-    def __call__(self, key: Value, query: Value) -> bool:
-        return _holds(self, key, query)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Junction:
+class Junction(_Fused):
     """Two predicates joined by `and` or `or`, or one with a `not`."""
 
     joint: Joint
     parts: tuple[Predicate, ...]
-
-    def __call__(self, key: Value, query: Value) -> bool:
-        return _holds(self, key, query)
 
 
 _JOINTS: dict[Joint, Callable[..., bool]] = {
@@ -205,14 +210,6 @@ _JOINTS: dict[Joint, Callable[..., bool]] = {
     "or": operator.or_,
     "not": operator.not_,
 }
-
-
-def _holds(predicate: Predicate, key: Value, query: Value) -> bool:
-    return fold_predicate(
-        predicate,
-        lambda inner, fixed: bool(inner(fixed.get("key", key), fixed.get("query", query))),
-        lambda joint, held: _JOINTS[joint](*held),
-    )
 
 
 def fold_predicate(

@@ -182,7 +182,8 @@ class _Writer:
         """The hidden units that compute `sop`."""
         match sop:
             case SelectorWidth():
-                return self.decoded_width(sop)
+                widths = np.arange(self.tables.max_length + 1)[::-1]
+                return self.stepped(sop, self.stream.width_index[sop], 1 / (widths + 1.0), widths)
             case LinearSequenceMap():
                 return self.linear(sop)
             case Full():
@@ -192,9 +193,8 @@ class _Writer:
                 table = self.tables.functions[sop][:-1]
                 source = self.tables.variables[sop.inner]
                 if source.numerical:
-                    values = np.array(source.values, dtype=np.float64)
                     direction = self.stream.slices[sop.inner].start
-                    return self.stepped(sop, direction, values, table)
+                    return self.stepped(sop, direction, source.numbers[:-1], table)
                 return self.mapped(sop, sop.inner, table)
             case SequenceMap():
                 table = self.tables.functions[sop][:-1, :-1]
@@ -207,7 +207,7 @@ class _Writer:
         """How each value of `sop` is written; None, the last row, as nothing."""
         variable = self.tables.variables[sop]
         if variable.numerical:
-            return np.array([*variable.values, 0.0], dtype=np.float64)[:, None]
+            return np.nan_to_num(variable.numbers)[:, None]
         return np.eye(len(variable.values) + 1)[:, :-1]
 
     def mapped(self, sop: SOp, inner: SOp, table: np.ndarray) -> HiddenUnits:
@@ -234,10 +234,6 @@ class _Writer:
         read = np.hstack([self.read(sop.fst, signs), self.read(sop.snd, signs)])
         factors = np.array([[sop.fst_fac], [sop.snd_fac]]) * signs
         return HiddenUnits(read, np.zeros(4), self.written(sop, factors.reshape(4, 1)))
-
-    def decoded_width(self, sop: SelectorWidth) -> HiddenUnits:
-        widths = np.arange(self.tables.max_length + 1)[::-1]
-        return self.stepped(sop, self.stream.width_index[sop], 1 / (widths + 1.0), widths)
 
     def stepped(
         self, sop: SOp, direction: int, values: np.ndarray, table: np.ndarray

@@ -9,6 +9,7 @@
 4. The loop is that of every training (`training/loop.py`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,6 +131,17 @@ def train_looker(
         raise ValueError("there is nothing to learn from: no case of these sources was refined.")
     columns = lessons[0].tables.shape[-1]
     looker = Looker(config.looker, columns, generator=torch.Generator().manual_seed(seed))
-    looker.standardize_by([(lesson.tables, lesson.looks) for lesson in lessons])
+    standardize(looker, [(lesson.tables, lesson.looks) for lesson in lessons])
     run_steps(_Lessons(looker, lessons, config, seed), [config.train], log=log)
     return looker.eval().requires_grad_(False)
+
+
+def standardize(looker: Looker, read: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Take mean, deviation and reach from the tables and looks of the training cases."""
+    looker.reach.fill_(math.log(max(table.shape[-2] for table, _ in read)))
+    rows = [torch.cat(both, dim=-1).flatten(0, -2) for both in read]
+    count = sum(map(len, rows))
+    mean = torch.stack([x.double().sum(0) for x in rows]).sum(0) / count
+    squares = [(x.double() - mean).square().sum(0) for x in rows]
+    looker.mean.copy_(mean)
+    looker.deviation.copy_((torch.stack(squares).sum(0) / count).sqrt().clamp_min(1e-3))

@@ -1,7 +1,7 @@
 """Several predictors of one shape at once, on several cases of one graph at once.
 
-`block.stacked` gives parameters a leading axis, the run; here states have the axes run and case in
-front. What the network reads is one of two:
+`stacked_layers.stacked` gives parameters a leading axis, the run; here states have the axes run and
+case in front. What the network reads is one of two:
 
 `StackedVectors`  for `tabpfn`: vectors of every case, listed as in `vectors`; cases of one graph
                   that differ in width are filled up with coordinates that are not known

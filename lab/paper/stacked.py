@@ -1,7 +1,7 @@
 """Training predictors of one shape side by side: one computation instead of many small ones.
 
 A case leaves most of a GPU idle, and a sweep trains hundreds of predictors that differ in cases,
-seed and learning rate alone. Their weights are stacked (`lab/paper/side_by_side.py`).
+seed and learning rate alone. Their weights are stacked (`stacked_layers.py`, `side_by_side.py`).
 
 1. Subjects are read once (`training/data.py`) and put into buckets of one graph (`stack_data.py`).
 2. A step draws a few buckets by their size, the same for all runs, and from each bucket for every
@@ -29,7 +29,6 @@ from torch.nn import functional as F
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.auroc import auroc
-from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
@@ -39,6 +38,7 @@ from graphcircuits.training.loop import run_steps
 from lab.paper.named_source import named_source
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
 from lab.paper.stack_data import Bucket, buckets
+from lab.paper.stacked_layers import stacked
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Of graph learning."""

@@ -24,6 +24,7 @@ from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from lab.looking.learn import standardize
 from tests.predictor.cases import make_task, small, widened
 from tests.predictor.graphs import seeded
 from tests.predictor.test_ensemble import make_ensemble
@@ -197,7 +198,7 @@ def test_columns_are_read_in_units_of_what_was_learned_from() -> None:
         looker = make_looker()
         # Of several cases, or of a part of one: every edge counts once.
         learned = [(read_table[None, :n], read_look[None, :n]) for n in (None, 9)]
-        looker.standardize_by(learned)
+        standardize(looker, learned)
         rows = torch.cat([torch.cat(x, -1)[0] for x in learned])
         torch.testing.assert_close(looker.mean, rows.mean(0), rtol=1e-4, atol=1e-4)
         deviation = rows.std(0, correction=0)
@@ -217,7 +218,7 @@ def test_beyond_the_edges_that_were_seen_values_move_ever_less() -> None:
     shares = (5 / (ranks(values) + 1)).clamp_max(1)
     torch.testing.assert_close(bound, free * shares, rtol=1e-4, atol=1e-4)
     learned = make_looker()
-    learned.standardize_by([(table, look), (table[..., :9, :], look[..., :9, :])])
+    standardize(learned, [(table, look), (table[..., :9, :], look[..., :9, :])])
     assert math.exp(learned.reach) == pytest.approx(table.shape[-2])
 
 
@@ -225,7 +226,7 @@ def test_a_column_that_never_changed_says_little() -> None:
     table, look, values, structure = read()
     looker = make_looker()
     table[:, 0] = 5.0
-    looker.standardize_by([(table, look)])
+    standardize(looker, [(table, look)])
     found = looker(table, look, values, structure)
     table[:, 0] = 6.0
     assert found.isfinite().all()

@@ -18,7 +18,7 @@ times the limit on.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -104,8 +104,7 @@ class KnownCases:
 
     def tensors(self) -> dict[str, Tensor]:
         """What files hold of it."""
-        cloud = {each.name: getattr(self.cloud, each.name) for each in fields(Cloud)}
-        return cloud | {"limits": self.limits, "strangeness": self.strangeness}
+        return vars(self.cloud) | {"limits": self.limits, "strangeness": self.strangeness}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], columns: int) -> "KnownCases":

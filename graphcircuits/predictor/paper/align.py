@@ -17,7 +17,7 @@ Vectors that many edges share are aligned once. The paper feeds raw values; here
 divided by their root mean square over the graph, states and gradients of writers and readers apart
 (option `standardize`), since gradients may be smaller than states by many orders of magnitude.
 
-Several aligners of one shape can be stacked (`block.stacked`): `summaries` then takes vectors of
+Several aligners of one shape can be stacked (`lab/paper`): `summaries` then takes vectors of
 several runs and cases at once.
 
 Paper: Feature Alignment.

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.predictor.block import normalized_by_matrices, stacked
 from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.paper.align import TabpfnAligner
@@ -20,6 +19,7 @@ from graphcircuits.predictor.paper.transform import (
 )
 from lab.paper.side_by_side import StackedTables, StackedVectors, pooled, stacked_logits
 from lab.paper.stacked import of_run
+from lab.paper.stacked_layers import normalized_by_matrices, stacked
 from lab.paper.vectors import WIDTHS, vector_lists
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, small
 from tests.predictor.graphs import seeded

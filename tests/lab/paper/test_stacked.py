@@ -8,12 +8,12 @@ import torch
 
 from graphcircuits.cases import load_case
 from graphcircuits.evaluation.auroc import auroc
-from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.training.config import TrainConfig
 from lab.paper.side_by_side import stacked_logits
 from lab.paper.stack_data import StackCase, buckets
 from lab.paper.stacked import StackedRun, can_share, read_by, read_units, train_side_by_side
+from lab.paper.stacked_layers import stacked
 from tests.predictor.graphs import seeded
 
 TRAIN = ("ib-40", "ib-53", "ib-15", "ib-129")
