@@ -1,0 +1,133 @@
+"""Fits of the chances of edges on what fresh searches found, with related cases held out.
+
+1. A `Case` has the features of its edges and what is to be said of them: being in the planted
+   circuit, or coming back where no circuit is known.
+2. `fit_chances` is a logistic regression in which every case weighs the same.
+3. `held_out` judges every case by a fit that has seen nothing related: for a case of the pool
+   without its fold, for others without their model and all that shares a group of programs with
+   them; planted language models, which have nine programs together, without their model.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from graphcircuits.certificates.probability import (
+    AGAIN,
+    GROWING,
+    PLANTED,
+    Chances,
+    Features,
+    edge_features,
+)
+from graphcircuits.certificates.searching import Searches
+from graphcircuits.predictor.facts.calibration import case_weights
+from lab.studies.certainty_data import Found
+
+PULL = 1e-3
+"""Towards weights of zero, in units of a standardized feature."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A case with one method's searches, ready to be fitted."""
+
+    found: Found
+    target: str
+    searches: Searches
+
+    @property
+    def known(self) -> bool:
+        """Whether the predictor knows the model; of others nobody asks it."""
+        return self.target == AGAIN or self.found.strangeness <= 1
+
+    @cached_property
+    def features(self) -> Features:
+        network = self.found.network if self.target == PLANTED else None
+        return edge_features(self.found.circuit, self.searches, network)
+
+    @property
+    def labels(self) -> Bool[Tensor, " edge"]:
+        """Being in the planted circuit, or coming back."""
+        return self.found.again if self.found.truth is None else self.found.truth
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """What related cases share; only their model where models have programs together."""
+        shared = () if self.found.family == "language" else self.found.groups
+        return frozenset({f"model {self.found.model}", *shared})
+
+
+def fit_chances(cases: Sequence[Case], names: Sequence[str]) -> Chances:
+    """The logistic regression of the least log loss, every case weighing the same.
+
+    A feature of GROWING that would count against an edge is left out, the worst first.
+    """
+    x = torch.cat([torch.stack([case.features[name] for name in names], 1) for case in cases])
+    y = torch.cat([case.labels for case in cases]).double()
+    numbers = torch.cat([torch.full(case.labels.shape, n) for n, case in enumerate(cases)])
+    weights = case_weights(numbers)
+    mean, taken = weights @ x, list(range(len(names)))
+    spread = (weights @ (x - mean) ** 2).sqrt().clamp_min(1e-9)
+    ones = torch.ones(len(x), 1, dtype=torch.float64)
+    columns = torch.cat([(x - mean) / spread, ones], 1)
+    while True:
+        line = _newton(columns[:, [*taken, len(names)]], y, weights)
+        falling = [
+            (value, place)
+            for value, place in zip(line.tolist(), taken, strict=False)
+            if names[place] in GROWING and value < 0
+        ]
+        if not falling:
+            break
+        taken.remove(min(falling)[1])
+    scales = {place: float(line[n] / spread[place]) for n, place in enumerate(taken)}
+    bias = float(line[-1]) - sum(scale * float(mean[place]) for place, scale in scales.items())
+    return Chances({names[place]: scale for place, scale in scales.items()}, bias)
+
+
+def _newton(
+    columns: Float[Tensor, "edge column"],
+    y: Float[Tensor, " edge"],
+    weights: Float[Tensor, " edge"],
+) -> Float[Tensor, " column"]:
+    pull = PULL * torch.eye(columns.shape[1], dtype=torch.float64)
+    pull[-1, -1] = 1e-9
+    line = torch.zeros(columns.shape[1], dtype=torch.float64)
+    for _ in range(100):
+        p = (columns @ line).sigmoid()
+        slope = columns.T @ (weights * (p - y)) + pull @ line
+        bend = (columns * (weights * p * (1 - p))[:, None]).T @ columns + pull
+        step = torch.linalg.solve(bend, slope)
+        # Far from the optimum the second-order model promises too much.
+        line = line - step * min(1.0, 3.0 / float(step.norm().clamp_min(1e-12)))
+        if step.norm() < 1e-9:
+            break
+    return line
+
+
+def held_out(
+    cases: Sequence[Case], names: Sequence[str], learned: Sequence[Case] | None = None
+) -> Iterator[tuple[Case, Float[Tensor, " edge"]]]:
+    """Every case with probabilities by a fit of those `learned` that share nothing with it."""
+    learned = cases if learned is None else learned
+    fits: dict[tuple[str, ...], Chances] = {}
+    for case in cases:
+        block = _block(case, cases)
+        key = tuple(sorted(block))
+        if key not in fits:
+            others = [x for x in learned if x.known and block.isdisjoint(x.groups)]
+            fits[key] = fit_chances(others, names)
+        yield case, fits[key](case.features)
+
+
+def _block(case: Case, cases: Sequence[Case]) -> frozenset[str]:
+    """The groups that must not be learned from: of the case, or of its fold of the pool."""
+    if case.found.family != "pool":
+        return case.groups
+    fold = [x.groups for x in cases if x.found.family == "pool" and x.found.fold == case.found.fold]
+    return frozenset().union(*fold)
