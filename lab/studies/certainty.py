@@ -275,7 +275,8 @@ def page(cases: Sequence[Case], chances: dict[str, Chances], command: str) -> st
     again = [case for case in cases if case.target == AGAIN]
     judged = list(held_out(true, USED[PLANTED]))
     pool = [case for case in true if case.found.family == "pool"]
-    strict = list(held_out(true, USED[PLANTED], pool))
+    others = [case for case in true if case.found.family in HELD_OUT]
+    strict = list(held_out(others, USED[PLANTED], pool))
     counts = ", ".join(
         f"{len({c.found.id for c in cases if c.found.family == family})} {CALLED[family]}"
         for family in _present(cases, FAMILIES)
@@ -283,9 +284,10 @@ def page(cases: Sequence[Case], chances: dict[str, Chances], command: str) -> st
     return "\n\n".join(
         [
             "# How true the probabilities of edges are",
-            "A [certificate](../certificates.md) gives every edge a probability. Where the circuit "
-            "was planted it is that of being in it (by `complete` labels); elsewhere, where nobody "
-            "knows the true circuit, that of coming back in one more search, on other prompts.",
+            "A certificate (`graphcircuits.certify`) gives every edge a probability. Where the "
+            "circuit was planted it is that of being in it (`complete` labels); elsewhere, where "
+            "nobody knows the true circuit, that of coming back in one more search, on other "
+            "prompts.",
             f"Tasks: {counts}. In each, `gcl` and `eap-ig` find a circuit on 64 prompt pairs (seed "
             "0) and search 8 times again as a certificate does (seeds 1 to 8, pairs drawn with "
             "repeats); mined tasks have fewer pairs. The predictor is the shipped one that is "
@@ -302,9 +304,9 @@ def page(cases: Sequence[Case], chances: dict[str, Chances], command: str) -> st
             "group of programs in common. Planted language models have nine programs together, so "
             "there it is the model that is held out.",
             against_today(true, judged),
-            "The same by a fit of the pool alone (of cases of the pool, by the other folds), which "
-            "has seen neither models with several tasks nor language models:",
-            against_today(true, strict),
+            "The same by a fit of the pool alone, which has seen neither models with several tasks "
+            "nor language models:",
+            against_today(others, strict),
             "### What was said, and what was true",
             "All held-out cases of the table above together, by intervals:",
             diagram(true, judged),
