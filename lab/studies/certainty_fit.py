@@ -4,8 +4,9 @@
    circuit, or coming back where no circuit is known.
 2. `fit_chances` is a logistic regression in which every case weighs the same.
 3. `held_out` judges every case by a fit that has seen nothing related: for a case of the pool
-   without its fold, for others without their model and all that shares a group of programs with
-   them; planted language models, which have nine programs together, without their model.
+   without its fold, for others without an eighth of the models, theirs among it, and all that
+   shares a group of programs with these; planted language models have nine programs together, so
+   of those it is the model alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,8 @@ from graphcircuits.certificates.searching import Searches
 from graphcircuits.predictor.facts.calibration import case_weights
 from lab.studies.certainty_data import Found
 
+BLOCKS = 8
+"""Into which the models outside of the pool are divided."""
 PULL = 1e-3
 """Towards weights of zero, in units of a standardized feature."""
 
@@ -115,19 +118,15 @@ def held_out(
 ) -> Iterator[tuple[Case, Float[Tensor, " edge"]]]:
     """Every case with probabilities by a fit of those `learned` that share nothing with it."""
     learned = cases if learned is None else learned
-    fits: dict[tuple[str, ...], Chances] = {}
+    models = sorted({case.found.model for case in cases if case.found.fold is None})
+    blocks: dict[str, list[Case]] = {}
     for case in cases:
-        block = _block(case, cases)
-        key = tuple(sorted(block))
-        if key not in fits:
-            others = [x for x in learned if x.known and block.isdisjoint(x.groups)]
-            fits[key] = fit_chances(others, names)
-        yield case, fits[key](case.features)
-
-
-def _block(case: Case, cases: Sequence[Case]) -> frozenset[str]:
-    """The groups that must not be learned from: of the case, or of its fold of the pool."""
-    if case.found.family != "pool":
-        return case.groups
-    fold = [x.groups for x in cases if x.found.family == "pool" and x.found.fold == case.found.fold]
-    return frozenset().union(*fold)
+        fold, model = case.found.fold, case.found.model
+        name = f"models {models.index(model) % BLOCKS}" if fold is None else f"fold {fold}"
+        blocks.setdefault(name, []).append(case)
+    for block in blocks.values():
+        related = frozenset[str]().union(*(case.groups for case in block))
+        chances = fit_chances(
+            [case for case in learned if case.known and related.isdisjoint(case.groups)], names
+        )
+        yield from ((case, chances(case.features)) for case in block)
