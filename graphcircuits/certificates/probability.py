@@ -35,8 +35,9 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 KIND = "edge-chances"
-PLANTED, AGAIN = "planted", "again"
-"""What a probability is of: being in the planted circuit, or coming back in one more search."""
+PLANTED, NATURAL, LANGUAGE = "planted", "natural", "language"
+"""Kinds of subjects with a regression of their own: of being in the planted circuit, and of coming
+back in one more search in other models, where prompts of text differ more from each other."""
 GROWING = ("came back", "rank", "inside", "network", "network rank")
 """Features of which more never makes an edge less likely."""
 FEATURES = (*GROWING, "size")
@@ -101,12 +102,12 @@ class Chances:
 
 
 def load_chances(path: str | Path) -> dict[str, Chances]:
-    """The regressions in a file that the study wrote, by what they give the probability of."""
+    """The regressions in a file that the study wrote, by kind of subject."""
     stored = load_artifact(path, KIND).meta
     try:
         return {
             name: Chances(dict(stored[name]["weights"]), stored[name]["bias"])
-            for name in (PLANTED, AGAIN)
+            for name in (PLANTED, NATURAL, LANGUAGE)
         }
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} holds no chances of edges: {error}") from error
@@ -125,9 +126,10 @@ def edge_chances(
     """How likely every edge is, given fresh searches; `pairs` are what the predictor reads."""
     back = found.came_back
     if recognize(subject).planted is None:
+        chances = shipped_chances()[NATURAL if subject.tokenizer is None else LANGUAGE]
         return EdgeChances(
             came_back=back,
-            probability=shipped_chances()[AGAIN](edge_features(circuit, found)),
+            probability=chances(edge_features(circuit, found)),
             meaning="of coming back in one more search on other prompts; which edges such a model "
             "truly uses nobody knows",
         )

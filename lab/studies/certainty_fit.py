@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.certificates.probability import (
-    AGAIN,
     GROWING,
     PLANTED,
     Chances,
@@ -41,12 +40,13 @@ class Case:
 
     found: Found
     target: str
+    """The kind of subject that chances are fitted for."""
     searches: Searches
 
     @property
     def known(self) -> bool:
         """Whether the predictor knows the model; of others nobody asks it."""
-        return self.target == AGAIN or self.found.strangeness <= 1
+        return self.target != PLANTED or self.found.strangeness <= 1
 
     @cached_property
     def features(self) -> Features:

@@ -10,10 +10,11 @@ import torch
 from graphcircuits import load_case, localize
 from graphcircuits.certificates import probability
 from graphcircuits.certificates.probability import (
-    AGAIN,
     FEATURES,
     GROWING,
     KIND,
+    LANGUAGE,
+    NATURAL,
     PLANTED,
     Chances,
     edge_chances,
@@ -72,7 +73,7 @@ def test_edges_that_tie_share_the_mean_of_their_ranks() -> None:
     assert rank[:5].tolist() == pytest.approx([2 / others] * 5)
 
 
-@pytest.mark.parametrize("name", [PLANTED, AGAIN])
+@pytest.mark.parametrize("name", [PLANTED, NATURAL, LANGUAGE])
 def test_more_never_makes_an_edge_less_likely(name: str) -> None:
     chances, generator = shipped_chances()[name], torch.Generator().manual_seed(0)
     features = {
@@ -90,7 +91,7 @@ def test_an_edge_that_came_back_more_often_is_likelier() -> None:
     likely = []
     for back in range(5):
         found = searches([[1, 2, 0 if n < back else 3] for n in range(4)], scores)
-        likely.append(float(shipped_chances()[AGAIN](edge_features(CIRCUIT, found))[0]))
+        likely.append(float(shipped_chances()[NATURAL](edge_features(CIRCUIT, found))[0]))
     assert likely == sorted(set(likely))
 
 
@@ -111,22 +112,23 @@ def test_weights_that_mean_nothing_are_refused(weights: dict, bias: float, says:
 
 def test_a_broken_file_is_refused(tmp_path: Path) -> None:
     path, whole = tmp_path / "c.json", {"weights": {"rank": 1.0}, "bias": 0.0}
+    rest = {PLANTED: whole, LANGUAGE: whole}
     broken = [
-        {PLANTED: whole},
-        {PLANTED: whole, AGAIN: {**whole, "bias": None}},
-        {PLANTED: whole, AGAIN: {**whole, "weights": {"rank": -1.0}}},
-        {PLANTED: whole, AGAIN: {**whole, "weights": {"rank": "1"}}},
-        {PLANTED: whole, AGAIN: {**whole, "weights": 3}},
-        {PLANTED: whole, AGAIN: [whole]},
+        rest,
+        rest | {NATURAL: {**whole, "bias": None}},
+        rest | {NATURAL: {**whole, "weights": {"rank": -1.0}}},
+        rest | {NATURAL: {**whole, "weights": {"rank": "1"}}},
+        rest | {NATURAL: {**whole, "weights": 3}},
+        rest | {NATURAL: [whole]},
     ]
     for meta in broken:
         save_artifact(path, kind=KIND, config={}, seed=0, meta=meta)
         with pytest.raises(StoreError, match="holds no chances of edges"):
             load_chances(path)
-    save_artifact(path, kind=KIND, config={}, seed=0, meta={PLANTED: whole, AGAIN: whole})
-    assert load_chances(path)[AGAIN] == Chances({"rank": 1.0}, 0.0)
+    save_artifact(path, kind=KIND, config={}, seed=0, meta=rest | {NATURAL: whole})
+    assert load_chances(path)[NATURAL] == Chances({"rank": 1.0}, 0.0)
     stored = json.loads(path.read_text())
-    stored["meta"][AGAIN]["bias"] = 9.0
+    stored["meta"][NATURAL]["bias"] = 9.0
     path.write_text(json.dumps(stored))
     with pytest.raises(StoreError, match="has changed"):
         load_chances(path)
