@@ -304,8 +304,8 @@ def page(cases: Sequence[Case], chances: dict[str, Chances], command: str) -> st
             "prompts.",
             f"Tasks: {counts}. In each, `gcl` and `eap-ig` find a circuit on 64 prompt pairs (seed "
             "0) and search 8 times again as a certificate does (seeds 1 to 8, pairs drawn with "
-            "repeats); mined tasks have half of the pairs that were mined. The predictor is the shipped one that is "
-            "blind to the case.",
+            "repeats); tasks of small language models have 12 pairs. The predictor is the shipped "
+            "one that is blind to the case.",
             "*Answered* are cases with probabilities. The *error* is the expected calibration "
             "error in ten equal intervals, and like the *Brier* score lets every case weigh the "
             "same. Most edges are in no circuit, and it is easy to say so: hence the error of "
