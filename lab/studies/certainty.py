@@ -39,9 +39,9 @@ from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.store import save_artifact
 from graphcircuits.methods import BeyondTraining
 from graphcircuits.predictor.facts.calibration import case_weights
-from lab.benchmarks.reliability import calibration_error, reliability
 from lab.intervals import bootstrap
 from lab.programs import parser
+from lab.reliability import calibration_error, reliability
 from lab.studies.certainty_data import (
     FAMILIES,
     METHODS,
