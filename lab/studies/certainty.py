@@ -313,8 +313,8 @@ def page(cases: Sequence[Case], chances: dict[str, Chances], command: str) -> st
             "same. Most edges are in no circuit, and it is easy to say so: hence the error of "
             "edges that a certificate *listed*, those in the circuit or in that of a search. "
             f"*Sure edges* were given {SURE} or more; how many of them are *right* is counted edge "
-            "by edge, with a 95% interval over models (by the rule of three over edges where none is "
-            "wrong); *of true edges* is the share that is sure.",
+            "by edge, with a 95% interval over models (by the rule of three over edges where none "
+            "is wrong); *of true edges* is the share that is sure.",
             "## Being in the planted circuit",
             "*Today* is what `gcl` itself says, by its calibration. *Now* is said by fits that "
             "have seen nothing related: no case of the same fold of the pool, no model and no "
@@ -334,7 +334,7 @@ def page(cases: Sequence[Case], chances: dict[str, Chances], command: str) -> st
             "([familiarity](../predictor.md#does-it-know-this-model)).",
             by_answer(judged),
             "### What it is made of",
-            "On the pool, by the other folds. This is the table by which features were chosen.",
+            "On the pool, by the other folds; features were chosen there, and nowhere else.",
             parts(true),
             "## Coming back",
             "The same for models whose circuit nobody knows; right is an edge that is in the "
