@@ -190,7 +190,7 @@ def certify(
             missing[name] = str(error)
         if progress is not None:
             progress(number + 1, len(NAMES))
-    edges = edge_chances(subject, chosen, found) if found.results else None
+    edges = edge_chances(subject, chosen, found, pairs=found_on) if found.results else None
     return Certificate(
         circuit=chosen,
         lines=lines,

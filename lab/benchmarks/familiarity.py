@@ -39,8 +39,8 @@ from graphcircuits.predictor.model import Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.facts import case_looks, fit_known_cases
-from lab.benchmarks.reliability import calibration_error, reliability
 from lab.needed import best_edges
+from lab.reliability import calibration_error, reliability
 
 WORSE, MUCH = 1.2, 0.03
 GOAL = 0.8

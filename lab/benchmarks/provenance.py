@@ -28,7 +28,7 @@ from lab import ROOT
 FOLDER = ROOT / "docs" / "results"
 NO_RESULTS = ("index", "provenance")
 """Pages that list the others."""
-OWN_TABLES = ("auto-circuit", "cost", "growth", "looking", "selection")
+OWN_TABLES = ("auto-circuit", "certainty", "cost", "growth", "looking", "selection")
 """Pages whose tables are all the data that there is."""
 COMMAND = re.compile(r"`((?:graphcircuits|python -m|make) [^`]+)`")
 FILE = re.compile(r"[\w./-]+\.(?:csv|jsonl\.gz|jsonl|json)\b")

@@ -7,6 +7,7 @@ app = program(
     "lab.studies",
     "What matters in training.",
     {
+        "certainty": "Fit and measure the probabilities of edges that certificates give.",
         "looking": "Train networks that look, with parts and data taken away, and compare.",
         "scaling": "Train with more and less data and parts, and compare.",
         "targets": "Find scores case by case by gradient steps.",

@@ -5,7 +5,7 @@
    (Platt 1999) and a monotone step function (isotonic regression, by pooling adjacent violators),
    each on half of the cases, and takes the second only where it is clearly better on the other
    half. Labels are drawn in from 0 and 1 as Platt does, so that no edge is ever certain.
-2. `lab/benchmarks/reliability.py` measures how true the probabilities are.
+2. `lab/reliability.py` measures how true the probabilities are.
 
 What a label means is up to who fits. Where the true circuit is known it says whether the edge is in
 it. Where none is, one can be measured (`lab/needed.py`).

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.benchmarks.reliability import calibration_error, reliability
+from lab.reliability import calibration_error, reliability
 
 
 def test_reliability_by_hand() -> None:
