@@ -50,7 +50,7 @@ def found_by(method: str, subject: Transformer, pairs: Pairs, seed: int, keep: f
     if method == "refined":
         start = localize(subject, pairs, "eap-ig", keep=None, seed=seed, keep_prompts=0)
         return refine(subject, pairs, start, steps=STEPS["refined"], keep=keep)
-    options = {"steps": STEPS[method]} if method in STEPS else {}
+    options: dict[str, Any] = {"steps": STEPS[method]} if method in STEPS else {}
     return localize(subject, pairs, method, keep=keep, seed=seed, keep_prompts=0, **options)
 
 

@@ -51,6 +51,7 @@ from graphcircuits.evaluation.pruning import pruned
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import read_json, write_json
 from graphcircuits.io.store import Artifact, load_artifact
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.sources import MINED
@@ -233,7 +234,8 @@ def measured(job: Job) -> Path:
     asked = problem(job, job.id)
     subject, pairs, fresh = asked.subject, asked.pairs, asked.fresh
     found = localize(subject, pairs, METHOD)
-    found_at = {"found": (found.circuit(), pairs, found)}
+    found_at: dict[str, tuple[Circuit, Pairs, Result | str]] = {}
+    found_at["found"] = found.circuit(), pairs, found
     if asked.truth is not None:
         found_at["truth"] = (asked.truth, pairs, METHOD)
     generator = torch.Generator().manual_seed(0)
