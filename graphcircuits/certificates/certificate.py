@@ -19,9 +19,9 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.proposal import LIKELY
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.config import load_config
-from graphcircuits.io.files import StoreError, write_atomic
-from graphcircuits.io.store import Artifact, load_artifact, save_artifact
+from graphcircuits.io.config import build_config, load_config
+from graphcircuits.io.files import write_atomic
+from graphcircuits.io.store import Artifact, load_artifact, save_artifact, taken_apart
 
 NAMES = (
     "sufficient",
@@ -202,45 +202,70 @@ class Certificate:
     def load(cls, path: str | Path) -> "Certificate":
         """Read the JSON that `save` wrote; edges that never came back have no figures there."""
         artifact = load_artifact(path, "certificate")
-        try:
+        with taken_apart(path, "certificate"):
             return _read(artifact)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{path} is not a whole certificate: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An edge in a file."""
+
+    edge: str
+    in_circuit: bool
+    came_back: float
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What `record` gives."""
+
+    passed: bool
+    verdict: str
+    subject: str
+    task: str
+    circuit: tuple[str, ...]
+    lines: Mapping[str, Any]
+    missing: Mapping[str, Any]
+    search: str
+    meaning: str
+    edges: tuple[_Row, ...]
+    core: tuple[str, ...] | None
+    rivals: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    pairs: int
+    fresh_pairs: int
+    seconds: float
 
 
 def _read(artifact: Artifact) -> Certificate:
     graph = load_config(ComponentGraph, artifact.config)
-    meta, rows = artifact.meta, artifact.meta["edges"]
-
-    def circuit(names: list[str] | None) -> Circuit | None:
-        return None if names is None else Circuit.from_names(graph, names)
-
+    stored = build_config(_Stored, artifact.meta)
     edges = None
-    if rows:
-        shown = torch.tensor([graph.find_edge(row["edge"]) for row in rows])
-        back, likely = torch.zeros(graph.n_edges), None
-        back[shown] = torch.tensor([float(row["came_back"]) for row in rows])
-        if rows[0]["probability"] is not None:
-            likely = torch.zeros(graph.n_edges)
-            likely[shown] = torch.tensor([float(row["probability"]) for row in rows])
-        edges = EdgeChances(came_back=back, probability=likely, meaning=str(meta["meaning"]))
-    lines = {
-        name: Line(**{**line, "interval": line["interval"] and tuple(line["interval"])})
-        for name, line in meta["lines"].items()
-    }
+    if rows := stored.edges:
+        Circuit.from_names(graph, [row.edge for row in rows])  # names of other graphs fail here
+        places = torch.tensor([graph.find_edge(row.edge) for row in rows])
+        back, likely = torch.zeros(graph.n_edges), torch.zeros(graph.n_edges)
+        back[places] = torch.tensor([row.came_back for row in rows])
+        said = [row.probability for row in rows if row.probability is not None]
+        if known := len(said) == len(rows):
+            likely[places] = torch.tensor(said)
+        edges = EdgeChances(
+            came_back=back, probability=likely if known else None, meaning=stored.meaning
+        )
     return Certificate(
-        circuit=Circuit.from_names(graph, meta["circuit"]),
-        lines=lines,
-        missing=meta["missing"],
+        circuit=Circuit.from_names(graph, stored.circuit),
+        lines={name: build_config(Line, line) for name, line in stored.lines.items()},
+        missing={name: str(why) for name, why in stored.missing.items()},
         edges=edges,
-        core=circuit(meta["core"]),
-        rivals=tuple(Circuit.from_names(graph, names) for names in meta["rivals"]),
-        subject=meta["subject"],
-        task=meta["task"],
-        search=meta["search"],
-        notes=tuple(meta["notes"]),
+        core=None if stored.core is None else Circuit.from_names(graph, stored.core),
+        rivals=tuple(Circuit.from_names(graph, names) for names in stored.rivals),
+        subject=stored.subject,
+        task=stored.task,
+        search=stored.search,
+        notes=stored.notes,
         seed=artifact.seed or 0,
-        n_pairs=meta["pairs"],
-        n_fresh=meta["fresh_pairs"],
-        seconds=meta["seconds"],
+        n_pairs=stored.pairs,
+        n_fresh=stored.fresh_pairs,
+        seconds=stored.seconds,
     )
