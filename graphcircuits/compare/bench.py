@@ -23,6 +23,7 @@ def bench(
     labels: str = DEFAULT_LABELS,
     level: str = "head",
     by: str = "output",
+    certify: bool = False,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "cpu",
     out: str | Path | None = None,
@@ -43,6 +44,7 @@ def bench(
         labels: Which edges count as true: complete, interpbench or paper.
         level: "head", or "qkv" for edges with q, k and v apart.
         by: What faithfulness is measured by, "output" or "loss", as in `faithfulness`.
+        certify: Whether the circuit that the scores of each run lead to gets a certificate.
         options: Options of a method by its name, such as `{"eap-ig": {"steps": 10}}`.
         device: Where subjects are run.
         out: A folder of finished runs; those of the package's methods are not computed again.
@@ -69,6 +71,7 @@ def bench(
         labels=labels,
         level=level,
         by=by,
+        certify=certify,
         options=options or {},
         device=device,
     )
