@@ -1,6 +1,7 @@
 """The `graphcircuits` command: it registers the commands and turns errors into exit codes.
 
-0 all done, 1 something failed, 2 a mistake of the caller, 70 one of ours, 130 interrupted.
+0 all done, 1 something failed, 2 a mistake of the caller, 3 a circuit that does not pass its
+certificate, 70 a mistake of ours, 130 interrupted.
 """
 
 import errno
@@ -18,6 +19,7 @@ import graphcircuits
 from graphcircuits.commands.bench import bench
 from graphcircuits.commands.build import build
 from graphcircuits.commands.cases import cases
+from graphcircuits.commands.certify import certify
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
@@ -44,6 +46,7 @@ app = typer.Typer(
 app.command(cls=RayCommand)(bench)
 app.command(cls=RayCommand)(build)
 app.command()(cases)
+app.command()(certify)
 app.command("compile")(compile_)
 app.command()(evaluate)
 app.command()(interact)

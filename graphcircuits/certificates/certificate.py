@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphcircuits.certificates.page import certificate_page
 from graphcircuits.circuit import Circuit
+from graphcircuits.evaluation.proposal import LIKELY
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config
@@ -134,11 +135,13 @@ class Certificate:
         return "\n\n".join([*told, *(f"{note}." for note in self.notes)]) + "\n"
 
     def most_likely(self) -> list[dict[str, Any]]:
-        """The edges of the circuit and all others that ever came back, the likeliest first."""
+        """The edges of the circuit, those that ever came back and all that are likely, the
+        likeliest first."""
         if self.edges is None:
             return []
         back, likely = self.edges.came_back, self.edges.probability
-        shown = (self.circuit.mask | (back > 0)).nonzero().flatten()
+        shown = self.circuit.mask | (back > 0)
+        shown = (shown if likely is None else shown | (likely >= LIKELY)).nonzero().flatten()
         order = back[shown] if likely is None else likely[shown] + 1e-6 * back[shown]
         shown = shown[order.argsort(descending=True, stable=True)]
         return [

@@ -75,7 +75,8 @@ def _edges(certificate: "Certificate") -> list[str]:
         ]
         for row in rows[:EDGES]
     ]
-    meaning = f"<p>{escape(certificate.edges.meaning)}</p>"
+    known = "No probabilities: " if rows[0]["probability"] is None else "Probabilities are "
+    meaning = f"<p>{escape(known + certificate.edges.meaning)}</p>"
     return ["<h2>Its edges</h2>", meaning, table_html(columns, cells, total=len(rows))]
 
 

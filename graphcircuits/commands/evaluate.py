@@ -107,7 +107,7 @@ def evaluate(
     drawn_by, note = curves.fresh_draw(loaded, seed)
     given = replace(given, seed=drawn_by)
     if given.case is None and model is None:
-        given = replace(given, case=_named_case(loaded))
+        given = replace(given, case=named_case(loaded))
     with late_progress() as bar:
         step = bar.add_task("loading", total=len(files))
         inputs = given.load()
@@ -149,7 +149,7 @@ def _counts(sizes: str) -> str | list[int]:
     return [int(text) for text in numbers]
 
 
-def _named_case(results: "list[Result]") -> str:
+def named_case(results: "list[Result]") -> str:
     """The case that all files name as their subject."""
     names = {result.subject for result in results}
     if len(names) == 1 and is_case(name := names.pop()):

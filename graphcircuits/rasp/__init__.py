@@ -11,7 +11,6 @@ See docs/rasp.md. Names and signatures are those of Tracr (Lindner et al., arXiv
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.rasp.describe import describe
 from graphcircuits.rasp.expression import Encoding, RASPExpr, annotate
 from graphcircuits.rasp.interpret import evaluate
 from graphcircuits.rasp.language import (
@@ -89,7 +88,6 @@ __all__ = [
     "annotate",
     "categorical",
     "compile_program",
-    "describe",
     "evaluate",
     "get_encoding",
     "indices",

@@ -161,10 +161,10 @@ def main(given: Sequence[str]) -> None:
     """Take in the reports of the folder, and write the page, its data and the picture."""
     words = parser("lab.factory planted-page", __doc__)
     words.add_argument("folder", type=Path, nargs="?", help="where `lab.factory planted` wrote")
-    words.add_argument("--page", type=Path, default=REPORTS.with_suffix(".md"))
+    words.add_argument("--page", type=Path, default=REPORTS.with_name("planted-models.md"))
     words.add_argument("--figure", type=Path, default=Path("docs/figures/planted-models.png"))
     chosen = words.parse_args(given)
-    data = chosen.page.with_suffix(".jsonl")
+    data = chosen.page.with_suffix(".jsonl.gz")
     by_id = read_reports(data)
     for id in language_records():
         if chosen.folder is not None and (path := path_of(chosen.folder, id)).exists():

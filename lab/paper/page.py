@@ -1,7 +1,7 @@
 """The pages of the paper's experiment, from the rows of sweeps; nothing on them is typed.
 
     python -m lab.paper page SWEEP.json ... --bench CASES.csv \\
-        --out docs/results/paper.md --figure docs/figures/paper.svg
+        --out docs/results/paper.md --figure docs/figures/paper.png
 
 1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
 2. The page has the paper's table with ours, the methods and the floors beside it, the paper's

@@ -23,6 +23,7 @@ python -m lab.studies wrong-circuits [--subjects natural multitask planted langu
     [--processes 2] [--most N]
 """
 
+import inspect
 import json
 import re
 import shlex
@@ -284,8 +285,13 @@ def _detail(certificate: Certificate, line: str, name: str) -> Any:
 
 
 def failed(record: dict[str, Any], names: Sequence[str]) -> bool:
-    """Whether one of these lines failed."""
-    return any(not record["lines"][name]["passed"] for name in names if name in record["lines"])
+    """Whether one of these lines failed, by today's thresholds: that of `minimal` was another."""
+    least = inspect.signature(certify).parameters["minimal_from"].default
+    lines = {name: record["lines"][name] for name in names if name in record["lines"]}
+    return any(
+        line["value"] < least if name == "minimal" else not line["passed"]
+        for name, line in lines.items()
+    )
 
 
 def rows(files: Sequence[dict[str, Any]]) -> tuple[list[list[str]], list[list[str]]]:

@@ -1,5 +1,6 @@
 """Facts about InterpBench and TracrBench from `tests/data`; its README says where they are from."""
 
+import gzip
 import json
 from functools import cache
 from pathlib import Path
@@ -10,13 +11,14 @@ DATA = Path(__file__).parents[1] / "data"
 
 @cache
 def reference(file: str) -> Any:
-    return json.loads((DATA / file).read_text("utf-8"))
+    data = (DATA / file).read_bytes()
+    return json.loads(gzip.decompress(data) if file.endswith(".gz") else data)
 
 
 @cache
 def reference_cases() -> dict[str, dict[str, Any]]:
     """InterpBench's cases by id."""
-    return {case["id"]: case for case in reference("interpbench_cases.json")}
+    return {case["id"]: case for case in reference("interpbench_cases.json.gz")}
 
 
 @cache

@@ -14,11 +14,12 @@ from dataclasses import replace
 
 import torch
 
-from graphcircuits.rasp import RaspError, SOp, Value, describe, evaluate
+from graphcircuits.rasp import RaspError, SOp, Value, evaluate
 from graphcircuits.rasp.compile import compile_program
 from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.layout import layers_of
 from graphcircuits.rasp.sample import SampledCase, sample_case
+from tests.rasp.describe import describe
 
 INPUTS = 12
 

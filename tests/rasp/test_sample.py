@@ -18,7 +18,6 @@ from graphcircuits.rasp import (
     SampledCase,
     SelectorWidth,
     SequenceMap,
-    describe,
     evaluate,
     is_numerical,
     sample_case,
@@ -29,6 +28,7 @@ from graphcircuits.rasp.compile import compile_program
 from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.language import SelectorAnd
 from tests.rasp import fuzz
+from tests.rasp.describe import describe
 from tests.tiers import some
 
 # Drawing programs makes millions of small calls.

@@ -17,7 +17,6 @@ from graphcircuits.rasp import (
     SelectorWidth,
     SequenceMap,
     SOp,
-    describe,
     evaluate,
     indices,
     tokens,
@@ -25,6 +24,7 @@ from graphcircuits.rasp import (
 )
 from graphcircuits.rasp.compile import compile_program
 from graphcircuits.rasp.selectors import fold, selector_leaves
+from tests.rasp.describe import describe
 
 DEEP = sys.getrecursionlimit() + 200
 SAME = Select(tokens, tokens, Comparison.EQ).named("same")

@@ -1,9 +1,10 @@
 """What became of every planted language model, kept beside its page, since most models do not ship.
 
-`docs/results/planted-models.jsonl` has a report in each line: what the file of a model says, in few
+`docs/results/planted-models.jsonl.gz` has a report in each line: what the file of a model says, in few
 digits. The page, the picture and the list of cases that passed come from there.
 """
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from graphcircuits.io.store import load_artifact, write_atomic
 from lab import ROOT
 
-REPORTS = ROOT / "docs" / "results" / "planted-models.jsonl"
+REPORTS = ROOT / "docs" / "results" / "planted-models.jsonl.gz"
 KEPT = (
     *("case", "split", "fold", "design", "places", "parameters", "training", "steps"),
     *("seconds", "together", "loss", "twin_loss", "perplexity_ratio", "calls", "tasks"),
@@ -25,13 +26,14 @@ Report = Mapping[str, Any]
 
 def read_reports(path: Path = REPORTS) -> dict[str, Report]:
     """The reports by model, as they were last written."""
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = gzip.decompress(path.read_bytes()).splitlines() if path.exists() else []
     return {report["case"]: report for report in map(json.loads, lines)}
 
 
 def write_reports(reports: Iterable[Report], path: Path = REPORTS) -> None:
-    """A line for each."""
-    write_atomic(path, "".join(f"{json.dumps(report)}\n" for report in reports).encode())
+    """A line for each, packed."""
+    lines = "".join(f"{json.dumps(report)}\n" for report in reports)
+    write_atomic(path, gzip.compress(lines.encode(), mtime=0))
 
 
 def report_of(path: Path) -> Report:

@@ -50,7 +50,7 @@ def test_the_page_says_what_the_reports_say() -> None:
     """Made by `python -m lab.factory planted-page`."""
     reports = list(read_reports().values())
     written = planted_page.page(reports, REPORTS.name, "../figures/planted-models.png")
-    assert REPORTS.with_suffix(".md").read_text() == written + "\n"
+    assert REPORTS.with_name("planted-models.md").read_text() == written + "\n"
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_what_is_in_the_folder_takes_the_place_of_what_was_stored(
     shutil.copy(shipped_path(Order("plm-0")), path_of(made, "plm-0"))
     stored = read_reports()
     stale: dict[str, Any] = {**stored["plm-0"], "loss": 9.0}
-    data, page = tmp_path / "models.jsonl", tmp_path / "models.md"
+    data, page = tmp_path / "models.jsonl.gz", tmp_path / "models.md"
     write_reports([stored["plm-8"], stale], data)
     monkeypatch.chdir(tmp_path)
     planted_page.main([str(made), "--page", str(page), "--figure", "curves.svg"])
@@ -76,7 +76,7 @@ def test_what_is_in_the_folder_takes_the_place_of_what_was_stored(
     assert "\n| plm-8@same | 5 | 1.000 |" in text
     assert "of the 1 models whose figures are kept: `brackets` 1 models and 1 twins" in text
     assert "<svg" in Path("curves.svg").read_text()
-    assert "models.jsonl and curves.svg\n" in capsys.readouterr().out
+    assert "models.jsonl.gz and curves.svg\n" in capsys.readouterr().out
 
 
 def test_settings_that_a_command_leaves_out_are_added() -> None:
