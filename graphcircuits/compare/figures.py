@@ -6,7 +6,7 @@ kinds of table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -142,7 +142,7 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def certified_rows(certified: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+def certified_rows(certified: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """The rows under CERTIFIED_HEADER, of means by method."""
     rows = []
     for method, told in certified.items():
@@ -163,7 +163,7 @@ def breakdown_text(breakdown: Breakdown) -> str:
     return f"{breakdown.title}, in brackets how many they are:\n\n{markdown_table(columns, rows)}"
 
 
-def to_csv(rows: Sequence[Row], certified: Mapping[str, Mapping[str, float]]) -> str:
+def to_csv(rows: Sequence[Row], certified: Mapping[str, Mapping[str, Any]]) -> str:
     """Numbers in full, one line per method, with those of certificates where there are any."""
     judged = ("circuits", *CERTIFIED) if certified else ()
     deviations = [f"{name}_std" for name in QUANTILES]

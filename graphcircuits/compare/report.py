@@ -177,7 +177,7 @@ class Report:
                 wins[method] += 1 / len(first)
         return wins
 
-    def certified(self) -> dict[str, dict[str, float]]:
+    def certified(self) -> dict[str, dict[str, Any]]:
         """By method, how many circuits have certificates, and the means of these."""
         found = {}
         for row in self.rows():

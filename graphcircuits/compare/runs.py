@@ -269,9 +269,9 @@ def _certified(
         made = certify(*given, fresh=inputs.unseen, search=again, seed=seed, progress=step)
     except ValueError as error:
         return {"left_out": str(error)}
-    found: dict[str, Any] = {"circuit_edges": len(made.circuit), "passes": int(made.passed)}
+    found = {"circuit_edges": float(len(made.circuit)), "passes": float(made.passed)}
     for name, line in made.lines.items():
-        found |= {name: line.value, f"{name} passes": int(line.passed)}
+        found |= {name: line.value, f"{name} passes": float(line.passed)}
     return found
 
 
