@@ -90,11 +90,9 @@ class Row:
     needed: float
     """Best edges that keep KEEP, geometric mean over cases."""
     log_area: float
-    """Mean over cases."""
     cpr: float
-    """Mean over cases."""
     cmd: float
-    """Mean over cases."""
+    """All three are means over cases."""
     wins: float
     """Cases on which its `log_area` is the smallest; methods that tie share a case."""
     seconds: float
@@ -166,19 +164,16 @@ def breakdown_text(breakdown: Breakdown) -> str:
 def to_csv(rows: Sequence[Row], certified: Mapping[str, Mapping[str, Any]]) -> str:
     """Numbers in full, one line per method, with those of certificates where there are any."""
     judged = ("circuits", *CERTIFIED) if certified else ()
-    deviations = [f"{name}_std" for name in QUANTILES]
-    names = ["method", "measure", "cases", "seeds", *QUANTILES, *deviations]
-    more = ["auprc", *COLUMNS.values(), "log_area", "cpr", "cmd", "wins", "seconds", "peak_bytes"]
-    lines: list[list[object]] = [[*names, *more, *judged]]
+    names = ["method", "measure", "cases", "seeds", *QUANTILES, *(f"{x}_std" for x in QUANTILES)]
+    areas = ("needed", "log_area", "cpr", "cmd", "wins")
+    more = ("auprc", "precision", *areas, "seconds", "peak_bytes")
+    lines: list[list[object]] = [[*names, *(COLUMNS.get(name, name) for name in more), *judged]]
     for row in rows:
         summary, measure = row.summary, "log_area" if row.auprc is None else "auroc"
         numbers = [*summary.quantiles, *(summary.spread or [""] * 5)]
-        truth = [row.auprc, row.precision]
-        areas = [row.needed, row.log_area, row.cpr, row.cmd, row.wins]
-        cost = [row.seconds, row.peak_bytes]
-        about = [row.method, measure, summary.n_cases, summary.n_seeds]
         told = [certified.get(row.method, {}).get(name) for name in judged]
-        lines.append([*about, *numbers, *truth, *areas, *cost, *told])
+        about = [row.method, measure, summary.n_cases, summary.n_seeds]
+        lines.append([*about, *numbers, *(getattr(row, name) for name in more), *told])
     return csv_text(lines)
 
 

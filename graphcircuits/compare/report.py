@@ -300,10 +300,10 @@ class Report:
     def _floors(self) -> str:
         """Which rows are there to be beaten."""
         ran = {run.method for run in self.runs}
-        names = [f"`{name}`" for name in ("random", *FLOORS) if name in ran]
-        if not names:
-            return ""
-        return f" Floors, which look at nothing that the subject computes: {', '.join(names)}."
+        names = ", ".join(f"`{name}`" for name in ("random", *FLOORS) if name in ran)
+        return (
+            f" Floors, which look at nothing that the subject computes: {names}." if names else ""
+        )
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""

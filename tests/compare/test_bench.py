@@ -83,14 +83,14 @@ def test_methods_are_compared_by_certificates_too() -> None:
     assert {name: means["circuits"] for name, means in told.items()} == dict.fromkeys(told, 1)
     assert {*told} == {"eap", "edge_number"}
     assert told["edge_number"]["stable"] <= 1
-    case, (run, _) = graphcircuits.load_case("ib-3"), report.runs
+    case, certified = graphcircuits.load_case("ib-3"), report.runs[0].certified
     seed = runs.method_seed("ib-3", 0)
     subject, pairs = case.subject(), case.pairs(16)
     result = graphcircuits.localize(subject, pairs, "eap", seed=seed)
     fresh = case.pairs(16, seed=runs.FRESH)
     alone = graphcircuits.certify(subject, pairs, result, fresh=fresh, seed=seed)
-    assert run.certified["passes"] == alone.passed
-    assert {name: run.certified[name] for name in alone.lines} == pytest.approx(
+    assert certified["passes"] == alone.passed
+    assert {name: certified[name] for name in alone.lines} == pytest.approx(
         {name: line.value for name, line in alone.lines.items()}
     )
 

@@ -515,10 +515,10 @@ def test_a_method_that_leads_to_no_circuit_is_left_out(
         raise ValueError("it cannot be told")
 
     monkeypatch.setattr(runs, where, refused)
-    for _ in range(2):
+    for reused in (False, True):
         (one,), failures = finished(config(cases=("ib-3",), certify=True), tmp_path)
         assert (one.certified["left_out"], failures) == ("it cannot be told", [])
-    assert one.reused
+        assert one.reused == reused
 
 
 def test_a_circuit_that_cannot_be_measured_has_no_certificate(
