@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from graphcircuits.cases.language import LanguageModel
     from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.cases.random_programs import random_ids
+    from graphcircuits.certificates.certificate import Certificate
+    from graphcircuits.certificates.certify import certify
     from graphcircuits.circuit import Circuit
     from graphcircuits.compare.bench import bench
     from graphcircuits.evaluation.auroc import auroc

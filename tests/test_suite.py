@@ -1,6 +1,7 @@
 """The tests as a whole: what they compare with is in the checkout, and none is passed over."""
 
 import ast
+import gzip
 import json
 import re
 import sys
@@ -94,7 +95,8 @@ def test_the_data_is_described_and_has_one_case_per_line() -> None:
     assert files
     for path in files:
         assert f"| `{path.name}` |" in described
-        text = path.read_text("utf-8")
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
         values = json.loads(text)
         if isinstance(values, list):
             assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == values

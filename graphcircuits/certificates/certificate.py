@@ -77,7 +77,15 @@ class EdgeChances:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate:
-    """What was measured of a circuit; `passed` says whether it holds in every respect."""
+    """What was measured of a circuit; `passed` says whether it holds in every respect.
+
+    `gc.certify` gives one.
+
+    Example:
+        certificate.lines["stable"].value, certificate.lines["stable"].interval
+
+    Reference: docs/certificates.md.
+    """
 
     circuit: Circuit
     lines: Mapping[str, Line]

@@ -77,8 +77,12 @@ class SOp(RASPExpr):
     __hash__ = object.__hash__
 
     # A constant on the other side makes a map, a sequence a combination.
-    __eq__ = _operator(operator.eq)  # pyright: ignore[reportAssignmentType]
-    __ne__ = _operator(operator.ne)  # pyright: ignore[reportAssignmentType]
+    def __eq__(self, other: object) -> "SOp":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _operator(operator.eq)(self, other)
+
+    def __ne__(self, other: object) -> "SOp":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _operator(operator.ne)(self, other)
+
     __lt__ = _operator(operator.lt)
     __le__ = _operator(operator.le)
     __gt__ = _operator(operator.gt)

@@ -50,7 +50,7 @@ def found_by(method: str, subject: Transformer, pairs: Pairs, seed: int, keep: f
     if method == "refined":
         start = localize(subject, pairs, "eap-ig", keep=None, seed=seed, keep_prompts=0)
         return refine(subject, pairs, start, steps=STEPS["refined"], keep=keep)
-    options = {"steps": STEPS[method]} if method in STEPS else {}
+    options: dict[str, Any] = {"steps": STEPS[method]} if method in STEPS else {}
     return localize(subject, pairs, method, keep=keep, seed=seed, keep_prompts=0, **options)
 
 
@@ -308,6 +308,7 @@ def main(given: Sequence[str] | None = None) -> int:
     words.add_argument("--store", type=Path, default=Path("build/certificates/models"))
     words.add_argument("--page", type=Path, default=Path("docs/results/certificates.md"))
     words.add_argument("--only", help="the units of this model alone, and no page")
+    words.add_argument("--only-page", action="store_true", help="of what is in the store")
     words.add_argument("--methods", default=",".join(METHODS))
     words.add_argument("--pairs", type=int, default=PAIRS)
     words.add_argument("--device", default="cpu")
@@ -316,7 +317,7 @@ def main(given: Sequence[str] | None = None) -> int:
     chosen = words.parse_args(given)
     warnings.simplefilter("ignore")
     until = time.time() + 60 * chosen.minutes
-    for file in model_files(chosen.models) if chosen.models.is_dir() else []:
+    for file in [] if chosen.only_page else model_files(chosen.models):
         if chosen.only in (None, file.stem):
             measure(
                 file,

@@ -20,9 +20,10 @@ several tasks of one kind are taken together, and all prompts judge that nothing
 
 python -m lab.studies wrong-circuits [--subjects natural multitask planted language] [--split test]
     [--mined build/mined] [--store build/certificates] [--page docs/results/wrong-circuits.md]
-    [--processes 2] [--most N]
+    [--processes 2] [--most N] [--only-page]
 """
 
+import gzip
 import inspect
 import json
 import re
@@ -49,8 +50,9 @@ from graphcircuits.evaluation.evaluate import CircuitRuns
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.pruning import pruned
 from graphcircuits.evaluation.text_tables import markdown_table
-from graphcircuits.io.files import read_json, write_json
+from graphcircuits.io.files import read_json, write_atomic, write_json
 from graphcircuits.io.store import Artifact, load_artifact
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.sources import MINED
@@ -233,7 +235,8 @@ def measured(job: Job) -> Path:
     asked = problem(job, job.id)
     subject, pairs, fresh = asked.subject, asked.pairs, asked.fresh
     found = localize(subject, pairs, METHOD)
-    found_at = {"found": (found.circuit(), pairs, found)}
+    found_at: dict[str, tuple[Circuit, Pairs, Result | str]] = {}
+    found_at["found"] = found.circuit(), pairs, found
     if asked.truth is not None:
         found_at["truth"] = (asked.truth, pairs, METHOD)
     generator = torch.Generator().manual_seed(0)
@@ -327,9 +330,9 @@ def _share(hits: Sequence[bool]) -> str:
     return f"{sum(hits) / len(hits):.2f}" if hits else "-"
 
 
-def page(files: Sequence[dict[str, Any]], command: str) -> str:
+def page(files: Sequence[dict[str, Any]], command: str, remark: str = "") -> str:
     """The page as Markdown."""
-    blocks = ["# Right and wrong circuits under certificates", _about(files)]
+    blocks = ["# Right and wrong circuits under certificates", _about(files), remark]
     groups = [group for group in GROUPS if any(one["group"] == group for one in files)]
     for title, some in [
         ("All subjects", files),
@@ -341,7 +344,8 @@ def page(files: Sequence[dict[str, Any]], command: str) -> str:
         columns = ["Wrong", "Circuits", "Should fail", "Caught", "Lucky, of them caught"]
         columns += ["Others caught", *NAMES]
         blocks += [markdown_table(columns, wrong, left=3)]
-    return "\n\n".join([*blocks, f"By `{command}`."]) + "\n"
+    end = f"By `{command}`; which lines every circuit fails is in wrong-circuits.jsonl.gz."
+    return "\n\n".join([*filter(None, blocks), end]) + "\n"
 
 
 def _about(files: Sequence[dict[str, Any]]) -> str:
@@ -372,29 +376,42 @@ def main(given: Sequence[str]) -> None:
     words.add_argument("--page", type=Path, default=Path("docs/results/wrong-circuits.md"))
     words.add_argument("--processes", type=int, default=2)
     words.add_argument("--most", type=int, help="cases of each group")
+    words.add_argument("--only-page", action="store_true", help="of what is in the store")
     chosen = words.parse_args(given)
     folder = chosen.store / chosen.split
     folder.mkdir(parents=True, exist_ok=True)
     jobs = list(jobs_of(chosen.subjects, chosen.split, folder, chosen.mined, chosen.most))
-    with ProcessPoolExecutor(chosen.processes, get_context("spawn")) as workers:
+    if not chosen.only_page:
+        _measure(jobs, chosen.processes)
+    files = [read_json(job.file) for job in jobs if job.file.exists()]
+    command = shlex.join(["python", "-m", "lab.studies", "wrong-circuits", *given])
+    words_of = f"{len(files)} of {len(jobs)} subjects with a task were measured."
+    chosen.page.write_text(page(files, command, words_of))
+    lines = "".join(f"{json.dumps(_row(one))}\n" for one in files)
+    data = chosen.page.with_suffix(".jsonl.gz")
+    write_atomic(data, gzip.compress(lines.encode(), mtime=0))
+    sys.stdout.write(f"wrote {chosen.page}\n")
+
+
+def _measure(jobs: Sequence[Job], processes: int) -> None:
+    with ProcessPoolExecutor(processes, get_context("spawn")) as workers:
         for done in as_completed([workers.submit(measured, job) for job in jobs]):
             try:
                 sys.stderr.write(f"{done.result().stem}\n")
             except (ValueError, OSError) as error:
                 sys.stderr.write(f"left out: {error}\n")
-    files = [read_json(job.file) for job in jobs if job.file.exists()]
-    command = shlex.join(["python", "-m", "lab.studies", "wrong-circuits", *given])
-    chosen.page.write_text(page(files, command))
-    chosen.page.with_suffix(".json").write_text(json.dumps([_row(one) for one in files]) + "\n")
-    sys.stdout.write(f"wrote {chosen.page}\n")
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
-    """A subject in few letters: which lines every circuit fails."""
+    """A subject: of every circuit its edges, what it keeps, and the lines that it fails."""
     return {
         "id": one["id"],
-        "fails": {
-            kind: [name for name in NAMES if failed(record, [name])]
+        "circuits": {
+            kind: {
+                "edges": record["edges"],
+                "keeps": round(record["keeps"], 4),
+                "fails": [name for name in NAMES if failed(record, [name])],
+            }
             for kind, record in one["circuits"].items()
         },
     }

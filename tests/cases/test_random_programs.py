@@ -26,11 +26,11 @@ from graphcircuits.cases.random_programs import (
     random_facts,
     random_ids,
 )
-from graphcircuits.rasp import describe
 from graphcircuits.rasp.sample import layers_drawn
 from lab.generators.random_programs import FILE, N_SEEDS, as_json
 from lab.generators.split import corpus, match, traits_of
 from tests.cases.reference import reference
+from tests.rasp.describe import describe
 from tests.tiers import some
 
 # Drawing programs makes millions of small calls.

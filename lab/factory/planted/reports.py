@@ -1,7 +1,7 @@
 """What became of every planted language model, kept beside its page, since most models do not ship.
 
-`docs/results/planted-models.jsonl.gz` has a report in each line: what the file of a model says, in few
-digits. The page, the picture and the list of cases that passed come from there.
+`docs/results/planted-models.jsonl.gz` has a report in each line: what the file of a model says, in
+few digits. The page, the picture and the list of cases that passed come from there.
 """
 
 import gzip
