@@ -18,7 +18,7 @@ from pathlib import Path
 import grimp
 
 import graphcircuits
-from graphcircuits.compare.runs import CURVE_REVISION, SHARED_REVISION
+from graphcircuits.compare.runs import CERTIFICATE_REVISION, CURVE_REVISION, SHARED_REVISION
 from graphcircuits.methods import FLOORS, METHODS
 
 FILE = Path(__file__).parent / "data" / "revisions.json"
@@ -27,18 +27,28 @@ SHARED = ("graph", "circuit", "subject", "engine", "task", "predictor.paths")
 """What all methods run on."""
 METHOD = ("methods", "predictor")
 CURVE = ("evaluation.evaluate", "result.curve", "result.result", "adapters.mib")
+ASKING = ("chance", "cuts", "judging", "rivals", "searching", "sufficient")
+CERTIFICATE = (
+    *(f"certificates.{name}" for name in ASKING),
+    *(f"evaluation.{name}" for name in ("evaluate", "localize", "proposal", "pruning")),
+    "methods.refine",
+)
 
 Recorded = dict[str, tuple[int, str]]
 
 
 def current() -> Recorded:
-    """Revision and fingerprint of every method, of what they share, and of the curve."""
+    """Revision and fingerprint of every method, of what they share, of curve and certificates."""
     shared = {name for name in imports().modules if _is_in(name, SHARED)}
     found = {
         "what all methods share": (SHARED_REVISION, fingerprint(shared)),
         "the faithfulness curve": (
             CURVE_REVISION,
             fingerprint(behind("graphcircuits.evaluation.evaluate", CURVE)),
+        ),
+        "certificates": (
+            CERTIFICATE_REVISION,
+            fingerprint(behind("graphcircuits.certificates.certify", CERTIFICATE)),
         ),
     }
     for name, method in {**METHODS, **FLOORS}.items():

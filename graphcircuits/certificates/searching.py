@@ -19,7 +19,7 @@ from graphcircuits.certificates.judging import Clock, Judge, OutOfTime, mean_int
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.localize import localize, refine
 from graphcircuits.evaluation.proposal import KEEP
-from graphcircuits.methods import METHODS
+from graphcircuits.methods import ALONG_PATHS, METHODS
 from graphcircuits.methods.prepare import Progress
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -64,7 +64,7 @@ class Search:
     def _of_result(cls, result: Result, keep: float) -> "Search":
         options = dict(result.options)
         length = {name: options.pop(key) for key, name in REFINING.items() if key in options}
-        if result.method not in METHODS:
+        if result.method.removesuffix(ALONG_PATHS) not in METHODS:
             raise ValueError(
                 f"the result was found by {result.method or 'a method without a name'}, which is "
                 "no method of this package, so that it cannot be searched for again: give search=, "

@@ -66,6 +66,10 @@ def bench(
     ] = None,
     by: options.By = None,
     option: options.MethodOptions = None,
+    certify: Annotated[
+        bool,
+        flag("Certify the circuit of each run on unseen prompts; seconds a run.", "--certify"),
+    ] = False,
     out: Annotated[Path, flag("Folder of the results, tables and plot.")] = Path("bench"),
     fresh: Annotated[
         bool, flag("Run everything anew, also what is in the folder.", "--fresh")
@@ -140,6 +144,7 @@ def bench(
         level=level or "head",
         by=by or "output",
         options=options.options_by_method(option or [], listed),
+        certify=certify,
         device=device,
         dtype=dtype,
         subjects=None if subjects is None else str(subjects),
@@ -170,8 +175,8 @@ def bench(
         print_json(report.record())
     else:
         _show(report)
-    for failure in report.failures:
-        say(f"failed: {failure}", err=True)
+    for problem in report.problems():
+        say(problem, err=True)
     if report.failures:
         say(f"{len(report.runs)} of {config.n_runs} results are in {out}", err=True)
     saved.tell(quiet=as_json)
@@ -199,7 +204,7 @@ def _run(
         closing(runner_of(processes, ray)) as runner,
     ):
         overall = bar.add_task("bench", total=config.n_runs)
-        current = bar.add_task("method", total=1, visible=False)
+        current = bar.add_task("this run", total=1, visible=False)
 
         def heard(outcome: BenchRun | Failure) -> None:
             nonlocal stored
@@ -241,3 +246,7 @@ def _show(report: "Report") -> None:
         say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
         cut = [figures.cells(row)[:6] for row in other.rows()]
         print_table(list(figures.HEADER[:6]), cut, numbers=5)
+    if report.config.certify:
+        columns, shown = figures.CERTIFIED_HEADER, figures.certified_rows(report.certified())
+        say(f"{figures.ABOUT_CERTIFIED}:")
+        print_table(list(columns), shown, numbers=len(columns) - 1)

@@ -23,6 +23,7 @@ def bench(
     labels: str = DEFAULT_LABELS,
     level: str = "head",
     by: str = "output",
+    certify: bool = False,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "cpu",
     out: str | Path | None = None,
@@ -43,6 +44,7 @@ def bench(
         labels: Which edges count as true: complete, interpbench or paper.
         level: "head", or "qkv" for edges with q, k and v apart.
         by: What faithfulness is measured by, "output" or "loss", as in `faithfulness`.
+        certify: Whether the circuit that the scores of each run lead to gets a certificate.
         options: Options of a method by its name, such as `{"eap-ig": {"steps": 10}}`.
         device: Where subjects are run.
         out: A folder of finished runs; those of the package's methods are not computed again.
@@ -69,16 +71,15 @@ def bench(
         labels=labels,
         level=level,
         by=by,
+        certify=certify,
         options=options or {},
         device=device,
     )
-    done = 0
+    steps = iter(range(1, config.n_runs + 1))
 
     def count(_: BenchRun | Failure) -> None:
-        nonlocal done
-        done += 1
         if progress is not None:
-            progress(done, config.n_runs)
+            progress(next(steps), config.n_runs)
 
     report = finished(config, out, heard=count)
     if report.failures:
@@ -113,22 +114,19 @@ def _named(
     methods: str | Method | Sequence[str | Method] | Mapping[str, str | Method],
 ) -> dict[str, Method]:
     """Methods by the name that the report has for them."""
-    if isinstance(methods, Mapping):
-        return {name: _method(method) for name, method in methods.items()}
-    several = [methods] if isinstance(methods, str) or callable(methods) else methods
-    names = [method if isinstance(method, str) else name_of(method) for method in several]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"methods must have distinct names, got {', '.join(names)}; give them others in a "
-            "mapping from name to method."
-        )
-    return {name: _method(method) for name, method in zip(names, several, strict=True)}
-
-
-def _method(given: str | Method) -> Method:
-    if not (isinstance(given, str) or callable(given)):
-        raise TypeError(f"a method must be a name of METHODS or a function, got {given!r}.")
-    return find_method(given) if isinstance(given, str) else given
+    if not isinstance(methods, Mapping):
+        several = [methods] if isinstance(methods, str) or callable(methods) else methods
+        names = [method if isinstance(method, str) else name_of(method) for method in several]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"methods must have distinct names, got {', '.join(names)}; give them others in a "
+                "mapping from name to method."
+            )
+        methods = dict(zip(names, several, strict=True))
+    for given in methods.values():
+        if not (isinstance(given, str) or callable(given)):
+            raise TypeError(f"a method must be a name of METHODS or a function, got {given!r}.")
+    return {name: find_method(x) if isinstance(x, str) else x for name, x in methods.items()}
 
 
 def _is_shipped(name: str, method: Method) -> bool:

@@ -6,10 +6,11 @@ kinds of table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphcircuits.certificates.certificate import NAMES as QUESTIONS
 from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import need_library, plain
 from graphcircuits.evaluation.text_tables import markdown_table, with_spread
@@ -28,6 +29,10 @@ AREA_HEADER = (*_START, "Mean", _EDGES, "CPR", "CMD", "Wins", *_END)
 NAMES = {"auroc": "AUROC", "log_area": "log area"}
 COLUMNS = {"precision": "precision_at_size", "needed": f"edges_for_{KEEP:g}"}
 """What figures are called in CSV files, where it is not their name."""
+CERTIFIED = ("circuit_edges", "passes", *QUESTIONS, *(f"{name} passes" for name in QUESTIONS))
+"""Figures of a certificate: the value of every question, and as 0 or 1 whether it passes."""
+ABOUT_CERTIFIED = "Certificates on unseen prompts, of each question the mean and how many pass"
+CERTIFIED_HEADER = ("Method", "Circuits", "Pass all", *map(str.capitalize, QUESTIONS), "Edges")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +90,9 @@ class Row:
     needed: float
     """Best edges that keep KEEP, geometric mean over cases."""
     log_area: float
-    """Mean over cases."""
     cpr: float
-    """Mean over cases."""
     cmd: float
-    """Mean over cases."""
+    """All three are means over cases."""
     wins: float
     """Cases on which its `log_area` is the smallest; methods that tie share a case."""
     seconds: float
@@ -137,6 +140,17 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+def certified_rows(certified: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """The rows under CERTIFIED_HEADER, of means by method."""
+    rows = []
+    for method, told in certified.items():
+        both = [(told.get(name), told.get(f"{name} passes")) for name in QUESTIONS]
+        values = ["-" if value is None else f"{value:.2f} ({share:.0%})" for value, share in both]
+        start = [method, f"{told['circuits']:,}", f"{told['passes']:.0%}"]
+        rows.append([*start, *values, f"{told['circuit_edges']:,.1f}"])
+    return rows
+
+
 def breakdown_text(breakdown: Breakdown) -> str:
     """A line that says what it is, and a table: a row per method, a column per group."""
     columns = ["Method", *(f"{name} ({size})" for name, size in breakdown.sizes.items())]
@@ -147,25 +161,20 @@ def breakdown_text(breakdown: Breakdown) -> str:
     return f"{breakdown.title}, in brackets how many they are:\n\n{markdown_table(columns, rows)}"
 
 
-def to_csv(rows: Sequence[Row]) -> str:
-    """Numbers in full, one line per method."""
-    deviations = [f"{name}_std" for name in QUANTILES]
-    names = ["method", "measure", "cases", "seeds", *QUANTILES, *deviations]
-    more = ["auprc", *COLUMNS.values(), "log_area", "cpr", "cmd", "wins", "seconds", "peak_bytes"]
-    lines: list[list[object]] = [[*names, *more]]
+def to_csv(rows: Sequence[Row], certified: Mapping[str, Mapping[str, Any]]) -> str:
+    """Numbers in full, one line per method, with those of certificates where there are any."""
+    judged = ("circuits", *CERTIFIED) if certified else ()
+    names = ["method", "measure", "cases", "seeds", *QUANTILES, *(f"{x}_std" for x in QUANTILES)]
+    areas = ("needed", "log_area", "cpr", "cmd", "wins")
+    more = ("auprc", "precision", *areas, "seconds", "peak_bytes")
+    lines: list[list[object]] = [[*names, *(COLUMNS.get(name, name) for name in more), *judged]]
     for row in rows:
         summary, measure = row.summary, "log_area" if row.auprc is None else "auroc"
         numbers = [*summary.quantiles, *(summary.spread or [""] * 5)]
-        truth = [_blank(row.auprc), _blank(row.precision)]
-        areas = [row.needed, row.log_area, row.cpr, row.cmd, row.wins]
-        cost = [row.seconds, _blank(row.peak_bytes)]
+        told = [certified.get(row.method, {}).get(name) for name in judged]
         about = [row.method, measure, summary.n_cases, summary.n_seeds]
-        lines.append([*about, *numbers, *truth, *areas, *cost])
+        lines.append([*about, *numbers, *(getattr(row, name) for name in more), *told])
     return csv_text(lines)
-
-
-def _blank(value: object) -> object:
-    return "" if value is None else value
 
 
 # The box plot

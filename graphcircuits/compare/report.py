@@ -4,6 +4,7 @@ Where a circuit is known, every run is compared with the labels, and AUROC is su
 paper does; where none is, `log_area` is in the same way.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -93,8 +94,8 @@ class Report:
 
     @cached_property
     def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
-        """Every run with its seconds and the figures of its curve, and before them what is compared
-        with a known circuit.
+        """Every run with its seconds and the figures of its curve and certificate, and before them
+        what is compared with a known circuit.
 
         `needed` are the best edges that keep KEEP; all edges keep everything.
         """
@@ -112,15 +113,15 @@ class Report:
                 }
             curve = run.curve
             needed = float(curve.edges_for(KEEP) or curve.n_edges)
-            areas = {"log_area": curve.log_area, "cpr": curve.cpr, "cmd": curve.cmd}
-            scores.append((run, record | {"needed": needed, "seconds": run.seconds} | areas))
+            record |= {"needed": needed, "seconds": run.seconds, "log_area": curve.log_area}
+            scores.append((run, record | {"cpr": curve.cpr, "cmd": curve.cmd, **run.certified}))
         return scores
 
     def by_case(self, name: str, method: str) -> ByCase:
         """A figure of a method's runs by subject and seed."""
         values: dict[str, dict[int, float]] = {}
         for run, record in self.scores:
-            if run.method == method:
+            if run.method == method and name in record:
                 values.setdefault(run.case, {})[run.seed] = record[name]
         return values
 
@@ -167,18 +168,30 @@ class Report:
 
     def wins(self) -> dict[str, float]:
         """On how many subjects a method's `log_area` is the smallest; ties share a subject."""
-        areas: dict[str, dict[str, float]] = {case: {} for case in self.units}
-        for method in self.config.methods:
-            values = self.by_case("log_area", method)
-            for case, value in zip(values, means(values), strict=True):
-                areas[case][method] = value
-        wins = dict.fromkeys(self.config.methods, 0.0)
-        for by_method in areas.values():
-            best = min(by_method.values())
-            first = [method for method, value in by_method.items() if value == best]
+        areas = {method: self.by_case("log_area", method) for method in self.config.methods}
+        wins = dict.fromkeys(areas, 0.0)
+        for case in self.units:
+            found = {x: mean(each[case].values()) for x, each in areas.items() if case in each}
+            first = [method for method, area in found.items() if area == min(found.values())]
             for method in first:
                 wins[method] += 1 / len(first)
         return wins
+
+    def certified(self) -> dict[str, dict[str, Any]]:
+        """By method, how many circuits have certificates, and the means of these."""
+        found = {}
+        for row in self.rows():
+            values = {name: self.by_case(name, row.method) for name in figures.CERTIFIED}
+            if circuits := sum(map(len, values["passes"].values())):
+                told = {name: mean(means(value)) for name, value in values.items() if value}
+                found[row.method] = {"circuits": circuits, **told}
+        return found
+
+    def problems(self) -> list[str]:
+        """What failed, and of how many runs a circuit has no certificate, and why."""
+        counts = Counter((run.method, run.certified.get("left_out")) for run in self.runs).items()
+        left_out = [f"no certificate: {name}, {n}x: {why}" for (name, why), n in counts if why]
+        return [*(f"failed: {failure}" for failure in self.failures), *left_out]
 
     def breakdowns(self) -> list[figures.Breakdown]:
         """Means over the subjects of each group, where there is more than one group."""
@@ -215,15 +228,15 @@ class Report:
         """One line per run, in the order of the runs; numbers have four digits."""
         about = ["case", "fleet", "architecture", "method", "seed", "layers", "edges"]
         measured = ["auroc", "auprc", "precision", "needed", "log_area", "cpr", "cmd"]
+        measured += figures.CERTIFIED if self.config.certify else ()
         named = [figures.COLUMNS.get(name, name) for name in measured]
         lines: list[list[object]] = [[*about, *named, "by", "seconds", "peak_bytes"]]
         for run, record in self.scores:
             order, graph = self.units[run.case].order, run.graph
-            peak = "" if run.peak_bytes is None else run.peak_bytes
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
             numbers = [*(record.get(name, "") for name in measured), run.curve.by, run.seconds]
             digits = [f"{x:.4g}" if isinstance(x, float) else x for x in numbers]
-            lines.append([*which, graph.n_layers, graph.n_edges, *digits, peak])
+            lines.append([*which, graph.n_layers, graph.n_edges, *digits, run.peak_bytes])
         return csv_text(lines)
 
     def markdown(self, runs: str | None = None) -> str:
@@ -239,11 +252,15 @@ class Report:
             + markdown_table(figures.HEADER[:6], [figures.cells(row)[:6] for row in other.rows()])
             for other in self.other_labels()
         ]
+        if self.config.certify:
+            judged = figures.certified_rows(self.certified())
+            table = markdown_table(figures.CERTIFIED_HEADER, judged)
+            blocks.append(f"{figures.ABOUT_CERTIFIED}:\n\n{table}")
         blocks += map(figures.breakdown_text, self.breakdowns())
         made = [f"Made with `{self.command}`."] if self.command else []
         made += [] if runs is None else [f"Every run is in [{runs}]({runs})."]
         blocks += [" ".join(made)] if made else []
-        failed = "".join(f"- failed: {failure}\n" for failure in self.failures)
+        failed = "".join(f"- {problem}\n" for problem in self.problems())
         return "\n\n".join(blocks) + "\n" + (f"\n{failed}" if failed else "")
 
     def _about(self) -> str:
@@ -283,10 +300,10 @@ class Report:
     def _floors(self) -> str:
         """Which rows are there to be beaten."""
         ran = {run.method for run in self.runs}
-        names = [f"`{name}`" for name in ("random", *FLOORS) if name in ran]
-        if not names:
-            return ""
-        return f" Floors, which look at nothing that the subject computes: {', '.join(names)}."
+        names = ", ".join(f"`{name}`" for name in ("random", *FLOORS) if name in ran)
+        return (
+            f" Floors, which look at nothing that the subject computes: {names}." if names else ""
+        )
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
@@ -306,6 +323,7 @@ class Report:
                 for other in self.other_labels()
             },
             "failures": [asdict(failure) for failure in self.failures],
+            **({"certificates": self.certified()} if config.certify else {}),
         }
 
     # Files
@@ -315,7 +333,7 @@ class Report:
         out, rows = Path(out), self.rows()
         texts = {
             "table.md": self.markdown(),
-            "table.csv": figures.to_csv(rows),
+            "table.csv": figures.to_csv(rows, self.certified()),
             "cases.csv": self.case_csv(),
         }
         for name, text in texts.items():

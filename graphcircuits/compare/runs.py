@@ -8,12 +8,13 @@
    was stopped goes on where it was; a file that is damaged or belongs to another run is computed
    again. It holds the scores: other labels or another level need no new run, and a curve that was
    measured by other code, or by loss instead of output, is measured again without the method.
+   What certificates say, where they are asked for, stands beside the curve and is kept likewise.
    Nothing tells whether a user's function is still the same, so its runs are not stored.
 
 Why revision numbers: a hash of the code would throw away days of runs for a changed comment. A
 method has its `revision`, what all methods share has `SHARED_REVISION`, the curve has
-`CURVE_REVISION`. Whoever changes scores raises the number; tests/compare/test_revisions.py reminds
-of it whenever the code behind a number has changed.
+`CURVE_REVISION`, certificates have `CERTIFICATE_REVISION`. Whoever changes scores raises the
+number; tests/compare/test_revisions.py reminds of it whenever the code behind one has changed.
 
 A run that fails is reported and tried again by the next bench; the others are stored. A store that
 cannot be read or written ends the bench, since all that follows would be lost as well.
@@ -23,7 +24,7 @@ import json
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits import __version__
+from graphcircuits.certificates.certify import certify
 from graphcircuits.compare.measure import measure
 from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.evaluation.evaluate import faithfulness_curve, log_sizes
+from graphcircuits.evaluation.localize import localize
+from graphcircuits.evaluation.proposal import propose
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError, content_hash, load_artifact, save_artifact
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
-from graphcircuits.methods import ChosenMethod, choose_method
+from graphcircuits.methods import FLOORS, METHODS, ChosenMethod, choose_method
 from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -52,6 +57,8 @@ SHARED_REVISION = 1
 """Raised when code that all methods share changes their scores: subjects, engine, pairs, paths."""
 CURVE_REVISION = 2
 """Raised when faithfulness curves come out differently."""
+CERTIFICATE_REVISION = 1
+"""Raised when proposed circuits or their certificates come out differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +76,9 @@ class BenchRun:
     seconds: float
     peak_bytes: int | None
     reused: bool
-    """Whether it was in the store."""
+    """Whether it was in the store, with its certificate where one was asked for."""
+    certified: Mapping[str, Any] = field(default_factory=dict)
+    """What a certificate says of the circuit proposed from the scores, or why it is `left_out`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,11 +200,12 @@ def _run_method(
     if out is not None and name not in config.functions:
         file = _RunFile.of(out, inputs, chosen)
     stored = None if file is None or fresh else file.read(graph.n_edges)
-    reused = stored is not None
+    reused, result = stored is not None, None
     if stored is None:
         measured = measure(lambda: chosen.run(progress=step, keep_prompts=0), subject.device)
+        result = measured.value
         stored = {
-            "scores": measured.value.scores.tolist(),
+            "scores": result.scores.tolist(),
             "seconds": measured.seconds,
             "peak_bytes": measured.peak_bytes,
         }
@@ -205,14 +215,23 @@ def _run_method(
     curve = _stored_curve(stored.get("curve"), judged_by, **about)
     if curve is None:
         curve = faithfulness_curve(subject, inputs.unseen, scores, by=config.by)
+        stored["curve"] = {
+            "sizes": curve.sizes,
+            "kept": curve.pruned_sizes,
+            "faithfulness": curve.faithfulness,
+            "judged_by": judged_by,
+        }
         if file is not None:
-            record = {
-                "sizes": curve.sizes,
-                "kept": curve.pruned_sizes,
-                "faithfulness": curve.faithfulness,
-                "judged_by": judged_by,
-            }
-            file.write({**stored, "curve": record})
+            file.write(stored)
+    certified: Mapping[str, Any] = {}
+    if config.certify:
+        judged_by = content_hash(inputs.unseen, CERTIFICATE_REVISION, SHARED_REVISION)
+        certified = stored.get("certificate", {})
+        if not isinstance(certified, Mapping) or certified.get("judged_by") != judged_by:
+            certified = {**_certified(inputs, chosen, result, step), "judged_by": judged_by}
+            reused = False
+            if file is not None:
+                file.write({**stored, "certificate": certified})
     return BenchRun(
         case=inputs.id,
         method=name,
@@ -223,7 +242,37 @@ def _run_method(
         seconds=stored["seconds"],
         peak_bytes=stored["peak_bytes"],
         reused=reused,
+        certified=certified,
     )
+
+
+def _certified(
+    inputs: _Inputs, chosen: ChosenMethod, result: Result | None, step: Step | None
+) -> Mapping[str, Any]:
+    """The figures of the certificate of the circuit that a run leads to, or why it has none."""
+    if chosen.method.name in FLOORS:
+        return {"left_out": "a floor, and no way to find circuits"}
+
+    def find(subject: Transformer, pairs: Pairs, seed: int) -> Result:
+        options = {"seed": seed, "keep_prompts": 0, **chosen.options}
+        return localize(subject, pairs, chosen.method, **options)
+
+    subject, pairs, seed = inputs.subject, inputs.pairs, chosen.seed
+    again = None if chosen.method.name in METHODS else find
+    try:
+        # A run whose scores were stored is made again: circuits depend on probabilities as well.
+        result = result or chosen.run(keep_prompts=0)
+        proposal = propose(subject, pairs, result, kind=chosen.kind)
+        if proposal.problems:
+            return {"left_out": "; ".join(proposal.problems)}
+        given = (subject, pairs, replace(result, chosen=proposal.circuit))
+        made = certify(*given, fresh=inputs.unseen, search=again, seed=seed, progress=step)
+    except ValueError as error:
+        return {"left_out": str(error)}
+    found = {"circuit_edges": float(len(made.circuit)), "passes": float(made.passed)}
+    for name, line in made.lines.items():
+        found |= {name: line.value, f"{name} passes": float(line.passed)}
+    return found
 
 
 def method_seed(case: str, seed: int) -> int:
@@ -289,31 +338,26 @@ class _RunFile:
 
 def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
     """Whether there is a number for each edge, a time, and memory where it is known."""
-    if meta.keys() - {"curve"} != {"scores", "seconds", "peak_bytes"}:
+    if meta.keys() - {"curve", "certificate"} != {"scores", "seconds", "peak_bytes"}:
         return False
     peak = [] if meta["peak_bytes"] is None else [meta["peak_bytes"]]
     return _are_numbers(meta["scores"], n_edges) and _are_numbers([meta["seconds"], *peak])
 
 
 def _stored_curve(
-    record: object, judged_by: str, *, n_edges: int, **about: Any
+    record: Any, judged_by: str, *, n_edges: int, **about: Any
 ) -> FaithfulnessCurve | None:
     """The curve that a run left; None where there is none of these prompts and revisions."""
-    if not isinstance(record, Mapping) or record.get("judged_by") != judged_by:
-        return None
-    columns = [record.get(name) for name in ("sizes", "kept", "faithfulness")]
-    if not all(_are_numbers(column) for column in columns):
-        return None
-    sizes, pruned, values = (tuple(column) for column in columns if column is not None)
-    # Near crossings there are more sizes than these.
-    if not {*log_sizes(n_edges)} <= {*sizes} or len(pruned) != len(sizes):
-        return None
     try:
-        return FaithfulnessCurve(
-            n_edges=n_edges, sizes=sizes, pruned_sizes=pruned, faithfulness=values, **about
-        )
-    except ValueError:
+        columns = [record[name] for name in ("sizes", "kept", "faithfulness")]
+        given = dict(zip(("sizes", "pruned_sizes", "faithfulness"), columns, strict=True))
+        curve = FaithfulnessCurve(n_edges=n_edges, **given, **about)
+        same = record["judged_by"] == judged_by
+    except (KeyError, TypeError, ValueError):
         return None
+    # Near crossings there are more sizes than these.
+    whole = all(_are_numbers(column, len(curve.sizes)) for column in columns)
+    return curve if same and whole and {*log_sizes(n_edges)} <= {*curve.sizes} else None
 
 
 def _are_numbers(values: object, count: int | None = None) -> bool:

@@ -256,6 +256,8 @@ class BenchConfig:
     """That subjects compute in."""
     subjects: str | None = None
     """The folder of the subjects, if not those that ship."""
+    certify: bool = False
+    """Whether the circuits that scores lead to get certificates."""
     split: str = ""
     """The word that selected the cases, for the title."""
 

@@ -6,17 +6,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from graphcircuits.cases import load_case
+from graphcircuits.certificates.certificate import Certificate
 from graphcircuits.commands.bench import _show, bench
+from graphcircuits.commands.progress import Progress
 from graphcircuits.compare import bench as benching
+from graphcircuits.compare import runs
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import StoreUnusable
 from graphcircuits.compare.selection import BenchConfig
+from tests.compare.certificates import flat_certificate
 from tests.compare.folders import save_subject
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -42,6 +48,31 @@ def test_a_fresh_bench_keeps_nothing(tmp_path: Path) -> None:
     assert times(tmp_path) == first
     assert run(tmp_path, "--fresh").exit_code == 0
     assert min(times(tmp_path)) > max(first)
+
+
+def test_certificates_are_told_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second table is printed and written; what has no certificate is on standard error."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    steps: list[tuple[int, int]] = []
+
+    def certified(*args: object, progress: Callable[[int, int], None], **_: object) -> Certificate:
+        progress(7, 7)
+        return flat_certificate(load_case("ib-3").circuit, failing="necessary")
+
+    monkeypatch.setattr(runs, "certify", certified)
+    monkeypatch.setattr(Progress, "follow", lambda *_: lambda *step: steps.append(step))
+    given = ["--certify", "--methods", "random,edge-frequency", "--cases", "ib-3"]
+    done = run(tmp_path, *given)
+    assert done.exit_code == 0, done.output
+    assert (7, 7) in steps
+    assert "\nCertificates on unseen prompts, of each question the mean and how many" in done.stdout
+    row = "random 1 0% 0.50 (100%) 0.50 (0%) 0.50 (100%)"
+    assert row in " ".join(done.stdout.split())
+    assert "no certificate: edge-frequency, 1x: a floor, and no way to find" in done.stderr
+    assert "| random | 1 | 0% | 0.50 (100%) | 0.50 (0%) |" in (tmp_path / "table.md").read_text()
+    record = json.loads(run(tmp_path, *given, "--json").stdout)
+    assert record["certificates"]["random"]["necessary passes"] == 0
+    assert "Certificates on" not in run(tmp_path, *given[1:]).output
 
 
 def test_labels_that_were_worked_out_are_named(capsys: pytest.CaptureFixture[str]) -> None:

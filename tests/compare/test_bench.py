@@ -74,6 +74,27 @@ def test_a_mapping_names_methods_and_options_go_by_those_names() -> None:
     assert torch.equal(summed, expected.double())
 
 
+@pytest.mark.slow
+def test_methods_are_compared_by_certificates_too() -> None:
+    """Of the package's methods and of one's own; figures are those of `certify`."""
+    report = graphcircuits.bench(["eap", edge_number], "ib-3", n_pairs=16, certify=True)
+    assert report.problems() == []
+    told = report.certified()
+    assert {name: means["circuits"] for name, means in told.items()} == dict.fromkeys(told, 1)
+    assert {*told} == {"eap", "edge_number"}
+    assert told["edge_number"]["stable"] <= 1
+    case, certified = graphcircuits.load_case("ib-3"), report.runs[0].certified
+    seed = runs.method_seed("ib-3", 0)
+    subject, pairs = case.subject(), case.pairs(16)
+    result = graphcircuits.localize(subject, pairs, "eap", seed=seed)
+    fresh = case.pairs(16, seed=runs.FRESH)
+    alone = graphcircuits.certify(subject, pairs, result, fresh=fresh, seed=seed)
+    assert certified["passes"] == alone.passed
+    assert {name: certified[name] for name in alone.lines} == pytest.approx(
+        {name: line.value for name, line in alone.lines.items()}
+    )
+
+
 def test_runs_of_ones_own_functions_are_not_kept(tmp_path: Path) -> None:
     for reused in (False, True):
         report = graphcircuits.bench(["random", edge_number], "ib-8", n_pairs=4, out=tmp_path)

@@ -4,6 +4,7 @@ import csv
 import io
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 
 from graphcircuits.compare.figures import (
     AREA_HEADER,
+    CERTIFIED,
+    CERTIFIED_HEADER,
     HEADER,
     Row,
     Summary,
     cells,
+    certified_rows,
     row_figure,
     summarize,
     to_csv,
@@ -59,10 +63,25 @@ def test_cells() -> None:
 
 
 def test_csv() -> None:
-    (line,) = csv.DictReader(io.StringIO(to_csv([row(spread=True)])))
+    (line,) = csv.DictReader(io.StringIO(to_csv([row(spread=True)], {})))
     assert (float(line["max"]), float(line["q3_std"])) == (0.51234, 0.04)
     assert (line["precision_at_size"], line["edges_for_0.9"]) == ("0.25", "1234.56")
     assert (line["log_area"], line["cpr"], line["cmd"]) == ("0.0625", "0.875", "0.125")
+
+
+def test_certificates_in_cells_and_csv() -> None:
+    """Of a question that was never answered there is a dash, and nothing in CSV."""
+    means = {name: 0.25 for name in CERTIFIED if not name.startswith("complete")}
+    told = {"eap_x": {"circuits": 3, **means, "circuit_edges": 12.5}}
+    ((method, circuits, passes, *values, complete, edges),) = certified_rows(told)
+    assert (method, circuits, passes, complete, edges) == ("eap_x", "3", "25%", "-", "12.5")
+    assert values == ["0.25 (25%)"] * 6
+    assert len(CERTIFIED_HEADER) == len(values) + 5
+    other = replace(row(spread=True), method="other")
+    first, second = csv.DictReader(io.StringIO(to_csv([row(spread=True), other], told)))
+    assert (first["circuits"], first["circuit_edges"], first["complete"]) == ("3", "12.5", "")
+    assert (first["stable"], first["stable passes"]) == ("0.25", "0.25")
+    assert {second[name] for name in ("circuits", *CERTIFIED)} == {""}
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import csv
 import io
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.multitask import multi_records
+from graphcircuits.compare.figures import CERTIFIED
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
@@ -142,6 +144,41 @@ def test_floors_and_methods_with_one_seed_are_named() -> None:
     text = made.markdown()
     assert "seeds 0, 1 (edge-frequency: 0 alone)" in text
     assert "Floors, which look at nothing that the subject computes: `edge-frequency`." in text
+
+
+def test_certificates_are_a_second_table(tmp_path: Path) -> None:
+    values = {"eap": (0.5, 0.75), "random": (0.25, 0.25)}
+    found: list[BenchRun | Failure] = []
+    for method, stables in values.items():
+        for seed, stable in enumerate(stables):
+            told = dict.fromkeys(CERTIFIED, 1.0) | {"stable": stable, "passes": float(seed)}
+            run = one_run("ib-3", method, seed, 0.5)
+            found.append(replace(run, certified={**told, "judged_by": "x"}))
+    found += [replace(one_run("ib-8", "eap", 0, 0.5), certified={"left_out": "no effect"})]
+    made = report(found, certify=True)
+    assert made.certified()["eap"]["stable"] == 0.625
+    assert (made.certified()["eap"]["circuits"], made.certified()["eap"]["passes"]) == (2, 0.5)
+    markdown = made.markdown()
+    assert (
+        "| Method | Circuits | Pass all | Sufficient | Necessary | Minimal | Stable |" in markdown
+    )
+    ones = " | ".join(["1.00 (100%)"] * 3)
+    assert f"| eap | 2 | 50% | {ones} | 0.62 (100%) |" in markdown
+    assert markdown.endswith("\n\n- no certificate: eap, 1x: no effect\n")
+    assert made.record()["certificates"]["random"]["stable"] == 0.25
+    written = made.write(tmp_path)
+    lines = list(csv.DictReader(io.StringIO(written["cases.csv"].read_text())))
+    assert [line["stable"] for line in lines] == ["0.5", "0.25", "0.75", "0.25", ""]
+    (line,) = (
+        one
+        for one in csv.DictReader(io.StringIO(written["table.csv"].read_text()))
+        if one["method"] == "eap"
+    )
+    assert (line["circuits"], line["stable"]) == ("2", "0.625")
+    # Where nobody asks, nothing is there.
+    plain = report([one_run("ib-3", "eap", 0, 0.5)])
+    assert "certificates" not in plain.record()
+    assert "stable" not in plain.case_csv() + plain.markdown()
 
 
 NATURAL = ("ib-3.natural.plain.0", "ib-3.natural.llama.0", "ib-2.natural.llama.0")

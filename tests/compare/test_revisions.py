@@ -11,7 +11,8 @@ def test_changed_code_has_a_new_revision_or_the_same_scores() -> None:
     changed = sorted(name for name in now if now[name] != before.get(name))
     assert not changed, (
         f"the code of {', '.join(changed)} changed: raise its revision if scores change (of a "
-        "method in METHODS or FLOORS; SHARED_REVISION and CURVE_REVISION are in compare/runs.py), "
+        "method in METHODS or FLOORS; SHARED_REVISION, CURVE_REVISION and CERTIFICATE_REVISION are "
+        "in compare/runs.py), "
         "then run: python -m tests.revisions"
     )
     assert now.keys() == before.keys()

@@ -14,17 +14,22 @@ from torch import Tensor
 from graphcircuits import methods
 from graphcircuits.cases import load_case
 from graphcircuits.cases.multitask import multi_records
+from graphcircuits.certificates.certificate import Certificate
 from graphcircuits.compare import runs
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import FRESH, BenchRun, Failure, run
 from graphcircuits.compare.selection import BenchConfig, usual_methods
 from graphcircuits.evaluation.evaluate import faithfulness_curve, log_sizes
+from graphcircuits.evaluation.proposal import Proposal
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.methods import find_method
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.fresh import prompt_hashes
 from graphcircuits.task.pairs import Pairs
+from tests.compare.certificates import flat_certificate
 from tests.compare.folders import save_subject
 
 Calls = list[tuple[int, int]]
@@ -430,6 +435,123 @@ def test_a_curve_that_cannot_be_used_is_measured_again(calls: Calls, tmp_path: P
         (again,), _ = finished(config(cases=("ib-3",)), tmp_path)
         assert (again.curve, again.reused, len(calls)) == (first.curve, True, 1)
         assert runs.load_artifact(path, runs.KIND).meta == found.meta
+
+
+# Certificates
+
+Asked = list[dict[str, Any]]
+
+
+@pytest.fixture
+def asked(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What certificates were asked of, which here cost nothing and fail in one question."""
+    given: Asked = []
+
+    def certify(subject: Transformer, pairs: Pairs, result: Result, **named: Any) -> Certificate:
+        given.append({"pairs": pairs, "result": result, **named})
+        return flat_certificate(result.circuit(), failing="unique", missing="complete")
+
+    monkeypatch.setattr(runs, "certify", certify)
+    return given
+
+
+def test_certificates_are_kept_beside_the_curve(
+    calls: Calls, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"cases": ("ib-3",), "n_pairs": 8}
+    finished(config(**given), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    before = path.read_bytes()
+    assert "certificate" not in runs.load_artifact(path, runs.KIND).meta
+    (first,), failures = finished(config(**given, certify=True), tmp_path)
+    assert (first.reused, failures, len(asked)) == (False, [], 1)
+    assert len(calls) == 2  # once more, since files do not hold all that a run finds
+    assert first.certified["circuit_edges"] == len(asked[0]["result"].circuit())
+    assert (first.certified["stable"], first.certified["stable passes"]) == (0.5, 1)
+    assert (first.certified["unique passes"], first.certified["passes"]) == (0, 0)
+    assert "complete" not in first.certified
+    assert not {*prompt_hashes(asked[0]["fresh"])} & {*prompt_hashes(asked[0]["pairs"])}
+    whole = path.read_bytes()
+    (again,), _ = finished(config(**given, certify=True), tmp_path)
+    assert (again.reused, again.certified, len(asked)) == (True, first.certified, 1)
+    # Who does not ask leaves them as they are.
+    (plain,), _ = finished(config(**given), tmp_path)
+    assert (plain.certified, plain.reused, path.read_bytes()) == ({}, True, whole)
+    assert before != whole
+    found = runs.load_artifact(path, runs.KIND)
+    about = {"kind": runs.KIND, "config": found.config, "seed": found.seed}
+    for damaged in (3, {}, {**found.meta["certificate"], "judged_by": "other code"}):
+        runs.save_artifact(path, **about, meta={**found.meta, "certificate": damaged})
+        (mended,), _ = finished(config(**given, certify=True), tmp_path)
+        assert (mended.certified, mended.curve) == (first.certified, first.curve)
+    assert len(asked) == 4
+    monkeypatch.setattr(runs, "CERTIFICATE_REVISION", runs.CERTIFICATE_REVISION + 1)
+    finished(config(**given, certify=True), tmp_path)
+    assert len(asked) == 5
+
+
+def test_what_has_no_certificate_is_no_failure(asked: Asked, tmp_path: Path) -> None:
+    """A floor, and pairs on which no circuit can be proposed; the others are certified."""
+    given = config(
+        cases=("ib-3",), methods=("edge-frequency", "fast", "edge-frequency+paths"), certify=True
+    )
+    made = report(given, tmp_path)
+    assert (len(made.runs), made.failures) == (3, ())
+    assert [*made.certified()] == ["fast"]
+    assert made.certified()["fast"]["circuits"] == 1
+    reason = "a floor, and no way to find circuits"
+    assert made.problems() == [
+        f"no certificate: {name}, 1x: {reason}"
+        for name in ("edge-frequency", "edge-frequency+paths")
+    ]
+    assert f"\n- no certificate: edge-frequency, 1x: {reason}\n" in made.markdown()
+
+
+@pytest.mark.parametrize("where", ["propose", "certify"])
+def test_a_method_that_leads_to_no_circuit_is_left_out(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def refused(*args: Any, **named: Any) -> None:
+        raise ValueError("it cannot be told")
+
+    monkeypatch.setattr(runs, where, refused)
+    for reused in (False, True):
+        (one,), failures = finished(config(cases=("ib-3",), certify=True), tmp_path)
+        assert (one.certified["left_out"], failures) == ("it cannot be told", [])
+        assert one.reused == reused
+
+
+def test_a_circuit_that_cannot_be_measured_has_no_certificate(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmeasured(subject: Transformer, pairs: Pairs, result: Result, **_: Any) -> Proposal:
+        return Proposal(circuit=result.circuit(edges=1), best=1, problems=("all is the same",))
+
+    monkeypatch.setattr(runs, "propose", unmeasured)
+    (one,), _ = finished(config(cases=("ib-3",), certify=True), tmp_path)
+    assert (one.certified["left_out"], asked) == ("all is the same", [])
+
+
+def test_methods_of_ones_own_are_searched_again_by_themselves(asked: Asked, tmp_path: Path) -> None:
+    def counted(subject: Transformer, pairs: Pairs, *, sign: float = 1.0) -> Tensor:
+        return sign * torch.arange(subject.graph.n_edges)
+
+    given = config(
+        cases=("ib-3",),
+        methods=("counted", "random"),
+        functions={"counted": counted},
+        options={"counted": {"sign": -1.0}},
+        n_pairs=8,
+        certify=True,
+    )
+    (own, _), failures = finished(given, tmp_path)
+    assert failures == []
+    assert [one["search"] is None for one in asked] == [False, True]
+    case = load_case("ib-3")
+    found = asked[0]["search"](case.subject(), case.pairs(8, seed=5), 7)
+    assert torch.equal(found.scores.double(), own.scores)
+    assert found.seed == 7
+    assert len(found.circuit())
 
 
 # Subjects of other fleets and architectures
