@@ -15,13 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.certificates.page import certificate_page
-from graphcircuits.circuit import Circuit
+from graphcircuits.circuit import Circuit, too_large
+from graphcircuits.evaluation.evaluate import shown
 from graphcircuits.evaluation.proposal import LIKELY
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.config import build_config, load_config
-from graphcircuits.io.files import write_atomic
-from graphcircuits.io.store import Artifact, load_artifact, save_artifact, taken_apart
+from graphcircuits.io.config import load_config
+from graphcircuits.io.files import StoreError, short, write_atomic
+from graphcircuits.io.store import Artifact, check_types, load_artifact, save_artifact
 
 NAMES = (
     "sufficient",
@@ -59,8 +60,8 @@ class Line:
     def figure(self) -> str:
         """The value with its interval."""
         if self.interval is None:
-            return f"{self.value:.2f}"
-        return "{:.2f} [{:.2f}, {:.2f}]".format(self.value, *self.interval)
+            return shown(self.value)
+        return "{} [{}, {}]".format(*map(shown, (self.value, *self.interval)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,15 +78,7 @@ class EdgeChances:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate:
-    """What was measured of a circuit; `passed` says whether it holds in every respect.
-
-    `gc.certify` gives one.
-
-    Example:
-        certificate.lines["stable"].value, certificate.lines["stable"].interval
-
-    Reference: docs/certificates.md.
-    """
+    """What was measured of a circuit; `passed` says whether it holds in every respect."""
 
     circuit: Circuit
     lines: Mapping[str, Line]
@@ -148,19 +141,19 @@ class Certificate:
         if self.edges is None:
             return []
         back, likely = self.edges.came_back, self.edges.probability
-        shown = self.circuit.mask | (back > 0)
-        shown = (shown if likely is None else shown | (likely >= LIKELY)).nonzero().flatten()
-        order = back[shown] if likely is None else likely[shown] + 1e-6 * back[shown]
-        shown = shown[order.argsort(descending=True, stable=True)]
-        return [
+        told = self.circuit.mask | (back > 0)
+        told = (told if likely is None else told | (likely >= LIKELY)).nonzero().flatten()
+        rows = [
             {
                 "edge": name,
                 "in_circuit": bool(self.circuit.mask[edge]),
                 "came_back": round(float(back[edge]), 4),
                 "probability": None if likely is None else round(float(likely[edge]), 4),
             }
-            for name, edge in zip(self.circuit.graph.names_of(shown), shown.tolist(), strict=True)
+            for name, edge in zip(self.circuit.graph.names_of(told), told.tolist(), strict=True)
         ]
+        # By what is written, so that a file that is read again has the same order.
+        return sorted(rows, key=lambda row: (-(row["probability"] or 0.0), -row["came_back"]))
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -202,70 +195,73 @@ class Certificate:
     def load(cls, path: str | Path) -> "Certificate":
         """Read the JSON that `save` wrote; edges that never came back have no figures there."""
         artifact = load_artifact(path, "certificate")
-        with taken_apart(path, "certificate"):
+        check_types(path, artifact.meta, _META, "certificate")
+        try:
             return _read(artifact)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StoreError(f"{path} is not a whole certificate: {error}") from error
 
 
-@dataclass(frozen=True)
-class _Row:
-    """An edge in a file."""
-
-    edge: str
-    in_circuit: bool
-    came_back: float
-    probability: float | None
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """What `record` gives."""
-
-    passed: bool
-    verdict: str
-    subject: str
-    task: str
-    circuit: tuple[str, ...]
-    lines: Mapping[str, Any]
-    missing: Mapping[str, Any]
-    search: str
-    meaning: str
-    edges: tuple[_Row, ...]
-    core: tuple[str, ...] | None
-    rivals: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-    pairs: int
-    fresh_pairs: int
-    seconds: float
+_META: Mapping[str, tuple[type, ...]] = {
+    "passed": (bool,),
+    "verdict": (str,),
+    "subject": (str,),
+    "task": (str,),
+    "circuit": (list,),
+    "lines": (dict,),
+    "missing": (dict,),
+    "search": (str,),
+    "meaning": (str,),
+    "edges": (list,),
+    "core": (list, type(None)),
+    "rivals": (list,),
+    "notes": (list,),
+    "pairs": (int,),
+    "fresh_pairs": (int,),
+    "seconds": (float, int),
+}
 
 
 def _read(artifact: Artifact) -> Certificate:
     graph = load_config(ComponentGraph, artifact.config)
-    stored = build_config(_Stored, artifact.meta)
+    if problem := too_large(graph):
+        raise ValueError(f"{problem}.")
+    meta, rows = artifact.meta, artifact.meta["edges"]
+
+    def circuit(names: list[str] | None) -> Circuit | None:
+        return None if names is None else Circuit.from_names(graph, names)
+
     edges = None
-    if rows := stored.edges:
-        Circuit.from_names(graph, [row.edge for row in rows])  # names of other graphs fail here
-        places = torch.tensor([graph.find_edge(row.edge) for row in rows])
-        back, likely = torch.zeros(graph.n_edges), torch.zeros(graph.n_edges)
-        back[places] = torch.tensor([row.came_back for row in rows])
-        said = [row.probability for row in rows if row.probability is not None]
-        if known := len(said) == len(rows):
-            likely[places] = torch.tensor(said)
-        edges = EdgeChances(
-            came_back=back, probability=likely if known else None, meaning=stored.meaning
-        )
+    if rows:
+        told = graph.edge_indices(row["edge"] for row in rows)
+        back, likely = torch.zeros(graph.n_edges), None
+        back[told] = torch.tensor([_share(row["came_back"]) for row in rows])
+        if rows[0]["probability"] is not None:
+            likely = torch.zeros(graph.n_edges)
+            likely[told] = torch.tensor([_share(row["probability"]) for row in rows])
+        edges = EdgeChances(came_back=back, probability=likely, meaning=str(meta["meaning"]))
+    lines = {name: load_config(Line, line) for name, line in meta["lines"].items()}
+    if unknown := {*lines, *meta["missing"]} - {*NAMES}:
+        raise ValueError(f"no questions are {short(sorted(unknown))}.")
     return Certificate(
-        circuit=Circuit.from_names(graph, stored.circuit),
-        lines={name: build_config(Line, line) for name, line in stored.lines.items()},
-        missing={name: str(why) for name, why in stored.missing.items()},
+        circuit=Circuit.from_names(graph, meta["circuit"]),
+        lines=lines,
+        missing={name: str(why) for name, why in meta["missing"].items()},
         edges=edges,
-        core=None if stored.core is None else Circuit.from_names(graph, stored.core),
-        rivals=tuple(Circuit.from_names(graph, names) for names in stored.rivals),
-        subject=stored.subject,
-        task=stored.task,
-        search=stored.search,
-        notes=stored.notes,
+        core=circuit(meta["core"]),
+        rivals=tuple(Circuit.from_names(graph, names) for names in meta["rivals"]),
+        subject=meta["subject"],
+        task=meta["task"],
+        search=meta["search"],
+        notes=tuple(map(str, meta["notes"])),
         seed=artifact.seed or 0,
-        n_pairs=stored.pairs,
-        n_fresh=stored.fresh_pairs,
-        seconds=stored.seconds,
+        n_pairs=meta["pairs"],
+        n_fresh=meta["fresh_pairs"],
+        seconds=meta["seconds"],
     )
+
+
+def _share(value: Any) -> float:
+    if not 0 <= float(value) <= 1:
+        raise ValueError(f"shares and probabilities are from 0 to 1, got {short(value)}.")
+    return float(value)
