@@ -148,7 +148,7 @@ def of_mask(subject: gc.Transformer, mask: torch.Tensor) -> Circuit:
 
 def test_the_value_is_the_largest_distance_of_any_part() -> None:
     subject, pairs, judge = tiny()
-    circuit = drawn(subject.graph, 0.8, 1)
+    circuit = drawn(subject.graph, 0.5, 3)
     line = complete(judge, circuit, 0.6, generator())
     apart = {}
     for part in parts_of(circuit, generator()):
@@ -159,6 +159,7 @@ def test_the_value_is_the_largest_distance_of_any_part() -> None:
         apart[part.name] = abs(max(b, 0) - max(a, 0))
         assert line.details["by_part"][part.name] == pytest.approx({"circuit": a, "subject": b})
     assert line.value == pytest.approx(max(apart.values()))
+    assert line.value > 0.05
     assert apart[line.details["part"]] == pytest.approx(line.value)
 
 
