@@ -255,7 +255,7 @@ class Circuit:
         if suffix == ".safetensors":
             tensors, meta = {"mask": self.mask}, {}
         else:
-            if problem := _too_large(self.graph):
+            if problem := too_large(self.graph):
                 raise ValueError(f"{problem}; save it as .safetensors, got {path}.")
             tensors, meta = {}, {"edges": list(self)}
         config = self.graph
@@ -274,7 +274,7 @@ class Circuit:
                 names = artifact.meta.get("edges")
                 if not isinstance(names, list) or not all(isinstance(x, str) for x in names):
                     raise ValueError("its meta must hold 'edges', a list of names.")
-                if problem := _too_large(graph):
+                if problem := too_large(graph):
                     raise ValueError(f"{problem}.")
                 return cls.from_names(graph, names)
             mask = artifact.tensors.get("mask")
@@ -285,7 +285,7 @@ class Circuit:
             raise StoreError(f"{path} is not a whole circuit: {error}") from error
 
 
-def _too_large(graph: ComponentGraph) -> str | None:
+def too_large(graph: ComponentGraph) -> str | None:
     if graph.n_edges <= JSON_EDGES and graph.n_nodes <= JSON_NODES:
         return None
     return (

@@ -23,6 +23,8 @@ from torch import Tensor
 from graphcircuits.adapters import interpbench
 from graphcircuits.adapters.load import load_model
 from graphcircuits.cases.collection import MANIFEST, load_corpus, shard_path
+from graphcircuits.certificates.certificate import Certificate
+from graphcircuits.certificates.page import certificate_page
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config
@@ -59,6 +61,7 @@ from tests.damage import (
 )
 from tests.lab.factory.language.test_report import LEARNED
 from tests.subjects import make_config, make_subject
+from tests.viewer.certified import certified
 
 Write = Callable[[random.Random], None]
 NO_NUMBERS = (float("nan"), float("inf"), float("-inf"))
@@ -517,6 +520,17 @@ def artifact_json(folder: Path) -> Opened:
     return Opened([path], lambda: load_artifact(path, "thing"), **ways)
 
 
+def certificate(folder: Path) -> Opened:
+    path, result = folder / "certificate.json", make_result()
+    certified(result.circuit(), core=result.circuit(edges=2), rivals=(result.circuit(),)).save(path)
+
+    def read() -> object:
+        found = Certificate.load(path)
+        return found.record(), found.table(), certificate_page(found)
+
+    return Opened([path], read, **json_file(path, lambda x: rehashed(x, {})))
+
+
 def pairs_jsonl(folder: Path) -> Opened:
     path, tokens = folder / "pairs.jsonl", torch.tensor([[0, 2, 3], [0, 3, 2]])
     Pairs(
@@ -578,6 +592,7 @@ FORMATS: dict[str, Callable[[Path], Opened]] = {
     "sweep folder": sweep,
     "language model's report": language_report,
     "artifact, JSON": artifact_json,
+    "certificate": certificate,
     "settings, TOML": settings,
     "pairs, JSONL": pairs_jsonl,
     "pairs, CSV": pairs_csv,

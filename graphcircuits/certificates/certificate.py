@@ -15,13 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.certificates.page import certificate_page
-from graphcircuits.circuit import Circuit
+from graphcircuits.circuit import Circuit, too_large
+from graphcircuits.evaluation.evaluate import shown
 from graphcircuits.evaluation.proposal import LIKELY
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config
-from graphcircuits.io.files import StoreError, write_atomic
-from graphcircuits.io.store import Artifact, load_artifact, save_artifact
+from graphcircuits.io.files import StoreError, short, write_atomic
+from graphcircuits.io.store import Artifact, check_types, load_artifact, save_artifact
 
 NAMES = (
     "sufficient",
@@ -59,8 +60,8 @@ class Line:
     def figure(self) -> str:
         """The value with its interval."""
         if self.interval is None:
-            return f"{self.value:.2f}"
-        return "{:.2f} [{:.2f}, {:.2f}]".format(self.value, *self.interval)
+            return shown(self.value)
+        return "{} [{}, {}]".format(*map(shown, (self.value, *self.interval)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,15 +78,7 @@ class EdgeChances:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate:
-    """What was measured of a circuit; `passed` says whether it holds in every respect.
-
-    `gc.certify` gives one.
-
-    Example:
-        certificate.lines["stable"].value, certificate.lines["stable"].interval
-
-    Reference: docs/certificates.md.
-    """
+    """What was measured of a circuit; `passed` says whether it holds in every respect."""
 
     circuit: Circuit
     lines: Mapping[str, Line]
@@ -148,19 +141,19 @@ class Certificate:
         if self.edges is None:
             return []
         back, likely = self.edges.came_back, self.edges.probability
-        shown = self.circuit.mask | (back > 0)
-        shown = (shown if likely is None else shown | (likely >= LIKELY)).nonzero().flatten()
-        order = back[shown] if likely is None else likely[shown] + 1e-6 * back[shown]
-        shown = shown[order.argsort(descending=True, stable=True)]
-        return [
+        told = self.circuit.mask | (back > 0)
+        told = (told if likely is None else told | (likely >= LIKELY)).nonzero().flatten()
+        rows = [
             {
                 "edge": name,
                 "in_circuit": bool(self.circuit.mask[edge]),
                 "came_back": round(float(back[edge]), 4),
                 "probability": None if likely is None else round(float(likely[edge]), 4),
             }
-            for name, edge in zip(self.circuit.graph.names_of(shown), shown.tolist(), strict=True)
+            for name, edge in zip(self.circuit.graph.names_of(told), told.tolist(), strict=True)
         ]
+        # By what is written, so that a file that is read again has the same order.
+        return sorted(rows, key=lambda row: (-(row["probability"] or 0.0), -row["came_back"]))
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -202,14 +195,37 @@ class Certificate:
     def load(cls, path: str | Path) -> "Certificate":
         """Read the JSON that `save` wrote; edges that never came back have no figures there."""
         artifact = load_artifact(path, "certificate")
+        check_types(path, artifact.meta, _META, "certificate")
         try:
             return _read(artifact)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StoreError(f"{path} is not a whole certificate: {error}") from error
+
+
+_META: Mapping[str, tuple[type, ...]] = {
+    "passed": (bool,),
+    "verdict": (str,),
+    "subject": (str,),
+    "task": (str,),
+    "circuit": (list,),
+    "lines": (dict,),
+    "missing": (dict,),
+    "search": (str,),
+    "meaning": (str,),
+    "edges": (list,),
+    "core": (list, type(None)),
+    "rivals": (list,),
+    "notes": (list,),
+    "pairs": (int,),
+    "fresh_pairs": (int,),
+    "seconds": (float, int),
+}
 
 
 def _read(artifact: Artifact) -> Certificate:
     graph = load_config(ComponentGraph, artifact.config)
+    if problem := too_large(graph):
+        raise ValueError(f"{problem}.")
     meta, rows = artifact.meta, artifact.meta["edges"]
 
     def circuit(names: list[str] | None) -> Circuit | None:
@@ -217,30 +233,35 @@ def _read(artifact: Artifact) -> Certificate:
 
     edges = None
     if rows:
-        shown = torch.tensor([graph.find_edge(row["edge"]) for row in rows])
+        told = graph.edge_indices(row["edge"] for row in rows)
         back, likely = torch.zeros(graph.n_edges), None
-        back[shown] = torch.tensor([float(row["came_back"]) for row in rows])
+        back[told] = torch.tensor([_share(row["came_back"]) for row in rows])
         if rows[0]["probability"] is not None:
             likely = torch.zeros(graph.n_edges)
-            likely[shown] = torch.tensor([float(row["probability"]) for row in rows])
+            likely[told] = torch.tensor([_share(row["probability"]) for row in rows])
         edges = EdgeChances(came_back=back, probability=likely, meaning=str(meta["meaning"]))
-    lines = {
-        name: Line(**{**line, "interval": line["interval"] and tuple(line["interval"])})
-        for name, line in meta["lines"].items()
-    }
+    lines = {name: load_config(Line, line) for name, line in meta["lines"].items()}
+    if unknown := {*lines, *meta["missing"]} - {*NAMES}:
+        raise ValueError(f"no questions are {short(sorted(unknown))}.")
     return Certificate(
         circuit=Circuit.from_names(graph, meta["circuit"]),
         lines=lines,
-        missing=meta["missing"],
+        missing={name: str(why) for name, why in meta["missing"].items()},
         edges=edges,
         core=circuit(meta["core"]),
         rivals=tuple(Circuit.from_names(graph, names) for names in meta["rivals"]),
         subject=meta["subject"],
         task=meta["task"],
         search=meta["search"],
-        notes=tuple(meta["notes"]),
+        notes=tuple(map(str, meta["notes"])),
         seed=artifact.seed or 0,
         n_pairs=meta["pairs"],
         n_fresh=meta["fresh_pairs"],
         seconds=meta["seconds"],
     )
+
+
+def _share(value: Any) -> float:
+    if not 0 <= float(value) <= 1:
+        raise ValueError(f"shares and probabilities are from 0 to 1, got {short(value)}.")
+    return float(value)

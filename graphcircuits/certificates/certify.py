@@ -130,10 +130,17 @@ def certify(
     found_on, judged_on, notes = _prompts(pairs, fresh, source)
     large = subject.graph.n_edges >= LARGE
     judged_on = judged_on[:FEW_FRESH] if large else judged_on
+    if judged_on.identical:
+        raise ValueError(
+            "clean and corrupted fresh prompts are identical, so that there is nothing to judge "
+            "by; give corrupted prompts that differ from the clean ones."
+        )
     clock = Clock(seconds, began)
     judge = Judge(CircuitRuns(subject, judged_on), clock)
-    kept = judge.kept(chosen)
-    keep = asked_of_searches(kept)
+    try:
+        keep = asked_of_searches(judge.kept(chosen))
+    except OutOfTime:
+        keep = asked_of_searches(None)
     given = search if search is not None else source
     way = Search.of(given, keep)
     found, rivals = Searches(), list[Rival]()

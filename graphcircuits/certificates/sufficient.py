@@ -24,7 +24,7 @@ from graphcircuits.task.pairs import Pairs
 def sufficient(judge: Judge, pairs: Pairs, circuit: Circuit, least: float) -> Line:
     """Whether the circuit keeps at least so much, nineteen times of twenty."""
     runs = judge.runs
-    main = _figure(runs, circuit)
+    value, interval = _figure(runs, circuit)
     others = {
         "by loss": CircuitRuns(runs.subject, pairs, by="loss"),
         "mean ablation": CircuitRuns(runs.subject, pairs, "mean"),
@@ -36,12 +36,12 @@ def sufficient(judge: Judge, pairs: Pairs, circuit: Circuit, least: float) -> Li
     for name, some in others.items():
         judge.clock.check()
         try:
-            details[name] = _figure(some, circuit)
+            one, ends = _figure(some, circuit)
+            details[name] = {"value": one, "interval": ends and list(ends)}
         except ValueError as error:
             details[name] = {"value": None, "why": str(error)}
     if has_answers(pairs):
         details["accuracy"] = _accuracy(runs.subject, pairs, circuit)
-    value, interval = main["value"], main["interval"]
     low = value if interval is None else interval[0]
     told = f"keeps {value:.2f} of the subject's output on {len(pairs)} fresh prompts"
     if "accuracy" in details:
@@ -60,9 +60,9 @@ def sufficient(judge: Judge, pairs: Pairs, circuit: Circuit, least: float) -> Li
     )
 
 
-def _figure(runs: CircuitRuns, circuit: Circuit) -> dict[str, Any]:
+def _figure(runs: CircuitRuns, circuit: Circuit) -> tuple[float, tuple[float, float] | None]:
     (value,) = runs([circuit])
-    return {"value": value, "interval": resampled_interval(runs.losses([circuit]))}
+    return value, resampled_interval(runs.losses([circuit]))
 
 
 def other_corruption(pairs: Pairs) -> Pairs | None:

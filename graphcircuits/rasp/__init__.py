@@ -48,7 +48,7 @@ from graphcircuits.rasp.values import Comparison, NumericValue, Predicate, RaspE
 
 if TYPE_CHECKING:
     from graphcircuits.rasp.compile import CompiledModel, compile_program
-    from graphcircuits.rasp.sample import SampledCase, sample_case, sample_program
+    from graphcircuits.rasp.sample import SampledCase, sample_case
 
 # These need torch, which writing and interpreting a program does not.
 _LATE = {
@@ -56,7 +56,6 @@ _LATE = {
     "SampledCase": "sample",
     "compile_program": "compile",
     "sample_case": "sample",
-    "sample_program": "sample",
 }
 
 __all__ = [
@@ -96,7 +95,6 @@ __all__ = [
     "length",
     "numerical",
     "sample_case",
-    "sample_program",
     "selector_and",
     "selector_not",
     "selector_or",

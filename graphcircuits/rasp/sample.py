@@ -38,7 +38,7 @@ from graphcircuits.rasp.layout import layers_of
 from graphcircuits.rasp.lookup import run
 from graphcircuits.rasp.tabulate import NONE, Tables, tabulate
 from graphcircuits.rasp.validate import problems, trial_inputs
-from graphcircuits.rasp.values import RaspError, Value
+from graphcircuits.rasp.values import Value
 
 MAX_LAYERS = 8
 MAX_VALUES = 40
@@ -87,28 +87,6 @@ def sample_case(generator: torch.Generator, *, layers: int | None = None) -> Sam
 def layers_drawn(generator: torch.Generator) -> int:
     """The layers of the program that `sample_case` would draw, which is not drawn."""
     return _begun(generator, None)[1]
-
-
-def sample_program(
-    generator: torch.Generator,
-    *,
-    vocab: Sequence[Value] = (0, 1, 2, 3),
-    max_seq_len: int = 7,
-    causal: bool = False,
-    layers: int | None = None,
-) -> SOp:
-    """A random program that compiles for this vocabulary, length and masking.
-
-    `layers` is what the compiled model will have, 1 to 8; None draws it evenly.
-    """
-    choice, wanted = _begun(generator, layers)
-    program = _draw(choice, vocab, max_seq_len, causal, wanted, draws=DRAWS)
-    if program is None:
-        raise RaspError(
-            f"no program of {wanted} layers found in {DRAWS} draws for {len(vocab)} tokens and "
-            f"max_seq_len {max_seq_len}; allow longer inputs or another number of layers."
-        )
-    return program
 
 
 def _begun(generator: torch.Generator, layers: int | None) -> tuple[random.Random, int]:

@@ -158,11 +158,18 @@ def _passes(certificate: Certificate) -> bool:
     return not certificate.missing and all(map(_ok, certificate.lines.values()))
 
 
+OTHERS = {
+    "by loss": "by logit difference",
+    "zero ablation": "with zeros instead of corrupted values",
+}
+"""What the story tells of beside the output with corrupted values."""
+
+
 def story(units: Sequence[Unit]) -> str:
     """What the certificates say of the task that everybody knows, circuit by circuit."""
     lines = []
     for about, certificate in units:
-        if about["task"] != "ioi":
+        if about["task"] != "ioi" or "sufficient" not in certificate.lines:
             continue
         found = certificate.lines
         told = [
@@ -171,17 +178,17 @@ def story(units: Sequence[Unit]) -> str:
             "the output"
         ]
         details = found["sufficient"].details
-        others = {name: details[name]["value"] for name in ("by loss", "zero ablation")}
-        told.append(
-            f"{others['by loss']:.2f} by logit difference, {others['zero ablation']:.2f} with "
-            "zeros instead of corrupted values"
-        )
+        others = {words: details[name]["value"] for name, words in OTHERS.items()}
+        # None where it could not be measured.
+        parts = [f"{value:.2f} {words}" for words, value in others.items() if value is not None]
+        told += [", ".join(parts)] if parts else []
         if line := found.get("minimal"):
             told.append(f"{1 - line.value:.0%} of its edges do nothing measurable when cut alone")
         if line := found.get("stable"):
+            among = line.details["among_themselves"]
             told.append(
-                f"fresh searches share {line.value:.2f} with it and "
-                f"{line.details['among_themselves']:.2f} among themselves"
+                f"fresh searches share {line.value:.2f} with it"
+                + ("" if among is None else f" and {among:.2f} among themselves")
             )
         if (line := found.get("not by chance")) and "same degrees" in line.details:
             told.append(

@@ -14,7 +14,7 @@ from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import propose
 from graphcircuits.methods.departure import Recipe
 from graphcircuits.methods.prepare import Stop, to_clean_output
-from graphcircuits.methods.refine import rank_logits, refinement, sort_by_rank
+from graphcircuits.methods.refine import RefineState, rank_logits, refinement, sort_by_rank
 from graphcircuits.predictor.paths import along_paths
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
@@ -121,6 +121,33 @@ def test_edges_count_along_paths(case: tuple[Transformer, Pairs, Tensor]) -> Non
     assert still.after < still.before
     expected = along_paths(rank_logits(scores), subject.graph)
     assert torch.equal(still.scores.argsort(), expected.argsort())
+
+
+def test_edges_that_are_avoided_fall(
+    case: tuple[Transformer, Pairs, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The further the more they are pushed; of the others nothing is asked."""
+    subject, pairs, scores = case
+    avoided = torch.arange(len(scores)) % 2 == 0
+    ends: list[Tensor] = []
+
+    def look(_: object, state: RefineState, share: float) -> None:
+        if share == 1:
+            ends.append(state.values.clone())
+
+    monkeypatch.setattr("graphcircuits.methods.refine._look", look)
+    found = {}
+    for push in (None, 0.0, 1.0, 5.0):
+        avoid = None if push is None else push * avoided.float()
+        refinement(subject, pairs, scores, steps=4, avoid=avoid)
+        found[push] = ends[-1]
+    assert torch.equal(found[None], found[0.0])
+    assert (found[1.0] < found[0.0])[avoided].float().mean() > 0.8
+    assert (found[5.0] < found[0.0])[avoided].all()
+    means = [float(found[push][avoided].mean()) for push in (0.0, 1.0, 5.0)]
+    assert means == sorted(means, reverse=True)
+    # A push by a root mean square at every step is a whole step, at the rate that is left.
+    assert means[0] - means[1] > 0.05
 
 
 @pytest.mark.slow

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from graphcircuits.subject.transformer import Transformer
-from graphcircuits.task.accuracy import OftenWrong, has_answers, share_right, warn_if_wrong
+from graphcircuits.task.accuracy import (
+    OftenWrong,
+    has_answers,
+    right_answers,
+    share_right,
+    warn_if_wrong,
+    wrong_answers,
+)
 from graphcircuits.task.pairs import Pairs
 from tests.subjects import make_subject, make_tokens
 from tests.tiers import some
@@ -71,6 +78,26 @@ def test_the_share_is_that_of_a_slow_twin(loss_name: str, positions: int) -> Non
         assert share_right(subject, pairs, memory_limit=1) == pytest.approx(found[-1], abs=1e-6)
     assert sum(found) < 2
     assert sum(found) > 0 or positions > 1
+
+
+@pytest.mark.parametrize("positions", [1, 2])
+@pytest.mark.parametrize("loss_name", ["logit-diff", "cross-entropy", "kl"])
+def test_wrong_answers_are_those_that_are_not_right(loss_name: str, positions: int) -> None:
+    """Given the logits at all positions, each prompt has the opposite answer."""
+    subject, pairs = task(loss_name, positions=positions)
+    best = subject.logits(pairs.clean).argmax(-1)
+    assert pairs.targets is not None
+    if loss_name != "kl":
+        # Half of the prompts right at every position, whatever the others are.
+        half = (torch.arange(BATCH) < BATCH // 2)[:, None]
+        pairs = replace(pairs, targets=best.where(half, pairs.targets))
+        if pairs.incorrect is not None:
+            pairs = replace(pairs, incorrect=(best + 1) % CLASSES)
+    wrong = wrong_answers(subject.logits(pairs.clean), pairs)
+    assert wrong.dtype == torch.float64
+    assert wrong.tolist() == [1.0 - float(one) for one in right_answers(subject, pairs)]
+    assert float(wrong.mean()) == pytest.approx(1 - slow_share(subject, pairs))
+    assert {*wrong.tolist()} == {0.0, 1.0} or (loss_name, positions) == ("kl", 2)
 
 
 def test_equal_logits_are_not_right() -> None:
