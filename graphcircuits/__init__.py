@@ -79,53 +79,48 @@ __all__ = [
     "train",
 ]
 
-# Public name -> the module that defines it; a subpackage stands for itself.
+# The public names of every module; a subpackage stands for itself.
 _EXPORTS = {
-    "Call": "graphcircuits.cases.calls",
-    "Case": "graphcircuits.cases.case",
-    "Certificate": "graphcircuits.certificates.certificate",
-    "Circuit": "graphcircuits.circuit",
-    "ComponentGraph": "graphcircuits.graph",
-    "METHODS": "graphcircuits.methods",
-    "LanguageModel": "graphcircuits.cases.language",
-    "MultiCase": "graphcircuits.cases.multitask",
-    "Pairs": "graphcircuits.task.pairs",
-    "Result": "graphcircuits.result.result",
-    "Transformer": "graphcircuits.subject.transformer",
-    "TransformerConfig": "graphcircuits.subject.transformer",
-    "auroc": "graphcircuits.evaluation.auroc",
-    "bench": "graphcircuits.compare.bench",
-    "case_ids": "graphcircuits.cases",
-    "certify": "graphcircuits.certificates.certify",
-    "compile_program": "graphcircuits.rasp.compile",
-    "evaluate": "graphcircuits.evaluation.curves",
-    "faithfulness": "graphcircuits.evaluation.evaluate",
-    "faithfulness_curve": "graphcircuits.evaluation.evaluate",
-    "from_hf": "graphcircuits.adapters.hf",
-    "load_case": "graphcircuits.cases",
-    "load_corpus": "graphcircuits.cases.collection",
-    "load_model": "graphcircuits.adapters.load",
-    "load_multi": "graphcircuits.cases.multitask",
-    "load_predictor": "graphcircuits.methods.shipped",
-    "load_transformer": "graphcircuits.subject.files",
-    "localize": "graphcircuits.evaluation.localize",
-    "multi_ids": "graphcircuits.cases.multitask",
-    "node_scores": "graphcircuits.methods.nodes",
-    "random_ids": "graphcircuits.cases.random_programs",
-    "rasp": "graphcircuits.rasp",
-    "refine": "graphcircuits.evaluation.localize",
-    "score_roles": "graphcircuits.cases.claims",
-    "tasks": "graphcircuits.tasks",
-    "train": "graphcircuits.training.train",
+    "graphcircuits.adapters.hf": "from_hf",
+    "graphcircuits.adapters.load": "load_model",
+    "graphcircuits.cases": "case_ids load_case",
+    "graphcircuits.cases.calls": "Call",
+    "graphcircuits.cases.case": "Case",
+    "graphcircuits.cases.claims": "score_roles",
+    "graphcircuits.cases.collection": "load_corpus",
+    "graphcircuits.cases.language": "LanguageModel",
+    "graphcircuits.cases.multitask": "MultiCase load_multi multi_ids",
+    "graphcircuits.cases.random_programs": "random_ids",
+    "graphcircuits.certificates.certificate": "Certificate",
+    "graphcircuits.certificates.certify": "certify",
+    "graphcircuits.circuit": "Circuit",
+    "graphcircuits.compare.bench": "bench",
+    "graphcircuits.evaluation.auroc": "auroc",
+    "graphcircuits.evaluation.curves": "evaluate",
+    "graphcircuits.evaluation.evaluate": "faithfulness faithfulness_curve",
+    "graphcircuits.evaluation.localize": "localize refine",
+    "graphcircuits.graph": "ComponentGraph",
+    "graphcircuits.methods": "METHODS",
+    "graphcircuits.methods.nodes": "node_scores",
+    "graphcircuits.methods.shipped": "load_predictor",
+    "graphcircuits.rasp": "rasp",
+    "graphcircuits.rasp.compile": "compile_program",
+    "graphcircuits.result.result": "Result",
+    "graphcircuits.subject.files": "load_transformer",
+    "graphcircuits.subject.transformer": "Transformer TransformerConfig",
+    "graphcircuits.task.pairs": "Pairs",
+    "graphcircuits.tasks": "tasks",
+    "graphcircuits.training.train": "train",
 }
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _EXPORTS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_EXPORTS[name])
+    module = import_module(_MODULES[name])
     return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_EXPORTS])
+    return sorted([*globals(), *_MODULES])

@@ -75,7 +75,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_all_lists_the_exports() -> None:
-    assert sorted(graphcircuits.__all__) == sorted(graphcircuits._EXPORTS)
+    assert sorted(graphcircuits.__all__) == sorted(graphcircuits._MODULES)
     assert set(graphcircuits.__all__) <= set(dir(graphcircuits))
 
 
@@ -89,7 +89,7 @@ def test_public_names_resolve(name: str) -> None:
 @pytest.mark.parametrize("name", graphcircuits.__all__)
 def test_public_names_hide_no_module(name: str) -> None:
     """Once imported, a module would take the place of a function of the same name."""
-    assert name not in module_names() or graphcircuits._EXPORTS[name] == f"graphcircuits.{name}"
+    assert name not in module_names() or graphcircuits._MODULES[name] == f"graphcircuits.{name}"
 
 
 @pytest.mark.parametrize("name", graphcircuits.__all__)

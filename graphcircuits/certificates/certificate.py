@@ -78,7 +78,12 @@ class EdgeChances:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate:
-    """What was measured of a circuit; `passed` says whether it holds in every respect."""
+    """What was measured of a circuit; `passed` says whether it holds in every respect.
+
+    Example: `gc.certify(subject, pairs, result, fresh=fresh).lines["stable"].interval`
+
+    Reference: docs/certificates.md.
+    """
 
     circuit: Circuit
     lines: Mapping[str, Line]

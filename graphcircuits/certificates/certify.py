@@ -10,6 +10,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -39,7 +40,7 @@ from graphcircuits.certificates.searching import (
 from graphcircuits.certificates.sufficient import sufficient
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.evaluate import CircuitRuns, subject_first
-from graphcircuits.evaluation.proposal import LARGE
+from graphcircuits.evaluation.proposal import KEEP, LARGE
 from graphcircuits.methods.prepare import Progress
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -137,12 +138,10 @@ def certify(
         )
     clock = Clock(seconds, began)
     judge = Judge(CircuitRuns(subject, judged_on), clock)
-    try:
+    keep = KEEP
+    with suppress(OutOfTime):
         keep = asked_of_searches(judge.kept(chosen))
-    except OutOfTime:
-        keep = asked_of_searches(None)
-    given = search if search is not None else source
-    way = Search.of(given, keep)
+    way = Search.of(source if search is None else search, keep)
     found, rivals = Searches(), list[Rival]()
 
     def drawn() -> torch.Generator:
@@ -153,8 +152,9 @@ def certify(
         return minimal(chosen, edge_costs(judge, chosen, most, drawn()), minimal_from)
 
     def ask_stable() -> Line:
+        nonlocal found
         usual = SEARCHES_ON_LARGE if large else REPETITIONS
-        again = search_again(
+        found = search_again(
             subject,
             found_on,
             way,
@@ -162,8 +162,6 @@ def certify(
             seed=seed,
             clock=clock.share(0.6),
         )
-        found.results.extend(again.results)
-        found.problems.extend(again.problems)
         if not found.results:
             raise ValueError("; ".join(dict.fromkeys(found.problems)))
         return stable(judge, chosen, found, stable_from, seen_again_from)
@@ -172,10 +170,7 @@ def certify(
         start = source or (found.results[0] if found.results else None)
         if start is None:
             raise ValueError("rivals are looked for from the scores of a search, and there is none")
-        generator = drawn()
-        rivals.extend(
-            find_rivals(subject, found_on, start, judge, chosen, keep, generator=generator)
-        )
+        rivals.extend(find_rivals(subject, found_on, start, judge, chosen, keep, generator=drawn()))
         return unique(chosen, rivals, unique_from)
 
     questions: dict[str, Callable[[], Line]] = {

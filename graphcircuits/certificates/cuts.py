@@ -8,7 +8,6 @@ complete   a part is cut from the circuit, and the same edges from the whole sub
            matter more once the part is gone, the ones that do when they are cut as well.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -198,17 +197,10 @@ def _backups(judge: Judge, part: Part, circuit: Circuit) -> dict[str, float]:
         own = (graph.edge_writers == writer) & ~circuit.mask
         names.append(graph.writer_names[writer])
         cut += [Circuit.from_mask(graph, ~own), Circuit.from_mask(graph, ~(own | part.edges))]
-    return _risen(names, judge, [whole, broken, *cut])
-
-
-def _risen(names: Sequence[str], judge: Judge, runs: Sequence[Circuit]) -> dict[str, float]:
-    whole, broken, *cut = judge.shares(runs).mean(1).tolist()
+    kept, without_part, *rest = judge.shares([whole, broken, *cut]).mean(1).tolist()
     more = {
-        name: (broken - both) - (whole - alone)
-        for name, alone, both in zip(names, cut[::2], cut[1::2], strict=True)
+        name: (without_part - both) - (kept - alone)
+        for name, alone, both in zip(names, rest[::2], rest[1::2], strict=True)
     }
-    return {
-        name: value
-        for name, value in sorted(more.items(), key=lambda item: -item[1])
-        if value >= TAKEN_OVER
-    }
+    ranked = sorted(more.items(), key=lambda item: -item[1])
+    return {name: value for name, value in ranked if value >= TAKEN_OVER}

@@ -18,7 +18,6 @@ from graphcircuits.certificates.certificate import Line
 from graphcircuits.certificates.judging import Clock, Judge, OutOfTime, mean_interval
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.localize import localize, refine
-from graphcircuits.evaluation.proposal import KEEP
 from graphcircuits.methods import ALONG_PATHS, METHODS
 from graphcircuits.methods.prepare import Progress
 from graphcircuits.result.result import Result
@@ -81,9 +80,9 @@ class Search:
         return cls(f"{result.method}{refined}", find)
 
 
-def asked_of_searches(kept: float | None) -> float:
+def asked_of_searches(kept: float) -> float:
     """The faithfulness that fresh searches ask for, given that of the circuit."""
-    return KEEP if kept is None else min(max(kept, LEAST_KEPT), MOST_KEPT)
+    return min(max(kept, LEAST_KEPT), MOST_KEPT)
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,12 +94,6 @@ class Ensemble:
     def dtype(self) -> torch.dtype:
         return self.members[0].readout.weight.dtype
 
-    def scores(
-        self, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
-    ) -> Float[Tensor, " edge"]:
-        """The score of every edge: the mean logit, or that of the best path the edge lies on."""
-        return self.predict_case(subject, pairs, generator=generator).logits
-
     def predict_case(
         self,
         subject: Transformer,

@@ -55,7 +55,9 @@ def _calls() -> dict[str, Call]:
     return {
         "eap": lambda subject, pairs: localize(subject, pairs, "eap", keep_prompts=0),
         "gcl": lambda subject, pairs: localize(subject, pairs, "gcl", keep_prompts=0),
-        UNTRAINED: lambda subject, pairs: own.scores(subject, pairs, generator=torch.Generator()),
+        UNTRAINED: lambda subject, pairs: (
+            own.predict_case(subject, pairs, generator=torch.Generator()).logits
+        ),
     }
 
 

@@ -65,7 +65,7 @@ def _along_paths(search: Search, subject: Transformer, pairs: Pairs) -> Tensor:
 
 def _gcl(fold: int, subject: Transformer, pairs: Pairs) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return shipped(f"fold-{fold}").scores(subject, pairs, generator=generator)
+    return shipped(f"fold-{fold}").predict_case(subject, pairs, generator=generator).logits
 
 
 def compare(

@@ -195,7 +195,6 @@ def test_a_method_that_is_not_known_cannot_search_again(method: str) -> None:
 def test_searches_ask_for_what_the_circuit_keeps_within_reason() -> None:
     assert asked_of_searches(0.83) == 0.83
     assert (asked_of_searches(0.1), asked_of_searches(1.2)) == (0.5, 0.98)
-    assert asked_of_searches(None) == 0.9
 
 
 # What is found again

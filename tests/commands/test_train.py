@@ -66,7 +66,9 @@ def test_a_predictor_that_localize_takes(tmp_path: Path, config: Path) -> None:
     pairs = case.pairs(4)
     result = localize(case.subject(), pairs, "gcl", predictor=str(out))
     generator = torch.Generator().manual_seed(0)
-    assert torch.equal(result.scores, ensemble.scores(case.subject(), pairs, generator=generator))
+    assert torch.equal(
+        result.scores, ensemble.predict_case(case.subject(), pairs, generator=generator).logits
+    )
 
 
 @pytest.mark.slow

@@ -60,8 +60,10 @@ def test_scores_are_those_of_the_predictor_in_a_file(tmp_path: Path, architectur
         )
         for seed in (4, 4, 5)
     )
-    expected = load_predictor(own).scores(
-        subject, pairs, generator=torch.Generator().manual_seed(4)
+    expected = (
+        load_predictor(own)
+        .predict_case(subject, pairs, generator=torch.Generator().manual_seed(4))
+        .logits
     )
     assert torch.equal(scores, expected)
     assert torch.equal(same, scores)
@@ -153,7 +155,9 @@ def test_localize_is_blind_to_a_case_of_the_pool(given: str) -> None:
     assert result.options == {"predictor": "fold-0"}
     assert "predictor fold-0, which was trained without this case (ib-7)" in result.notes
     ensemble = load_predictor("fold-0")
-    expected = ensemble.scores(subject, pairs, generator=torch.Generator().manual_seed(0))
+    expected = ensemble.predict_case(
+        subject, pairs, generator=torch.Generator().manual_seed(0)
+    ).logits
     assert torch.equal(result.scores, expected)
     assert torch.equal(GCL(subject, pairs), result.scores)
 

@@ -68,7 +68,7 @@ def test_scores_are_the_mean_of_the_members(options: dict[str, Any]) -> None:
     assert not torch.allclose(alone[0], alone[1])
     # Dropout is for training, whatever state the members were left in.
     ensemble.members[1].train()
-    found = ensemble.scores(subject, pairs, generator=seeded(3))
+    found = ensemble.predict_case(subject, pairs, generator=seeded(3)).logits
     mean = torch.stack(alone).mean(0)
     expected = along_paths(mean, subject.graph) if config.paths else mean
     assert torch.allclose(expected, mean) != config.paths
@@ -108,12 +108,14 @@ def test_a_file_brings_it_back(options: dict[str, Any], tmp_path: Path) -> None:
     assert loaded.config == config
     assert loaded.origin == ensemble.origin
     assert load_artifact(path, KIND).seed == 7
-    one, other = (x.scores(*make_case(), generator=seeded(0)) for x in (ensemble, loaded))
+    one, other = (
+        x.predict_case(*make_case(), generator=seeded(0)).logits for x in (ensemble, loaded)
+    )
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
     for member in loaded.members:
         assert not member.training
         assert not any(parameter.requires_grad for parameter in member.parameters())
-    again = load_ensemble(path).scores(*make_case(), generator=seeded(0))
+    again = load_ensemble(path).predict_case(*make_case(), generator=seeded(0)).logits
     torch.testing.assert_close(again, one, rtol=0, atol=1e-5)
 
 

@@ -81,7 +81,9 @@ def rank_correlation(one: Tensor, other: Tensor) -> float:
 def test_silent_heads_hardly_change_the_order_of_the_shipped_predictor(architecture: str) -> None:
     subject, pairs = make_task(architecture)
     both = padded(subject.to(torch.float32), pairs, 2, 0)
-    one, other = (shipped("default").scores(x, pairs, generator=seeded(0)) for x in both)
+    one, other = (
+        shipped("default").predict_case(x, pairs, generator=seeded(0)).logits for x in both
+    )
     assert rank_correlation(one, other[old_of(*both)]) >= 0.95
 
 
@@ -95,7 +97,7 @@ def test_a_planted_circuit_stays_ahead_of_the_other_edges(
     subject, pairs = case.subject(), case.pairs(32)
     both = padded(subject, pairs, groups, layers)
     ensemble = shipped(blind_to(id))
-    one, other = (ensemble.scores(x, pairs, generator=seeded(0)) for x in both)
+    one, other = (ensemble.predict_case(x, pairs, generator=seeded(0)).logits for x in both)
     before = ranks_right(one, case.circuit)
     assert before > 0.98
     old = old_of(*both)

@@ -55,7 +55,7 @@ def test_an_untrained_predictor_is_its_prior() -> None:
     assert torch.equal(Predictor(PRIOR)(reading, generator=seeded(0)), reading.prior)
     subject, pairs = make_task(seed=0)
     ensemble = Ensemble((Predictor(PRIOR),), {})
-    scores = ensemble.scores(subject.to(torch.float32), pairs, generator=seeded(0))
+    scores = ensemble.predict_case(subject.to(torch.float32), pairs, generator=seeded(0)).logits
     torch.testing.assert_close(scores, along_paths(reading.prior, subject.graph))
     with pytest.raises(ValueError, match="corrects a prior, and the reading has none"):
         Predictor(PRIOR)(replace(reading, prior=None), generator=seeded(0))

@@ -172,7 +172,7 @@ def test_the_page_of_a_stored_certificate(stored: tuple[Path, Certificate], tmp_
     assert row[2:9] == [found.lines[name].figure for name in NAMES]
     assert text.endswith("\n\nBy `python -m it`.\n")
     place = tmp_path / "page.md"
-    words = ["--models", str(tmp_path / "none"), "--store", str(store), "--page", str(place)]
+    words = ["--only-page", "--store", str(store), "--page", str(place)]
     assert main(words) == 0
     assert place.read_text().rpartition("\n\n")[0] == text.rstrip().rpartition("\n\n")[0]
 

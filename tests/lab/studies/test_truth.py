@@ -74,7 +74,7 @@ def test_the_start_of_gcl_is_its_ranking_where_the_network_is_not_trusted() -> N
     found = truth.gcl_start(subject, pairs)
     given: Any = {"trust": lambda _: 0.0}
     expected, whole = (
-        ensemble.scores(subject, pairs, generator=torch.Generator())
+        ensemble.predict_case(subject, pairs, generator=torch.Generator()).logits
         for ensemble in (replace(shipped("default"), **given), shipped("default"))
     )
     assert torch.allclose(found, expected, atol=1e-5)
