@@ -1,6 +1,8 @@
-"""Files of long runs: errors of other libraries' writers in the system's words, and locks."""
+"""Files of long runs: packed ones, errors of other libraries' writers in the system's words, and
+locks."""
 
 import errno
+import gzip
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +13,12 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+
+def read_packed(path: Path) -> str:
+    """The text of a file, which may be packed by gzip."""
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
 
 
 @contextmanager

@@ -8,7 +8,6 @@
    edge came back is what the probability of every edge is made of (`probability`).
 """
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -123,7 +122,7 @@ def certify(
         raise ValueError(f"seconds must be above 0, got {seconds}.")
     if searches is not None and (type(searches) is not int or searches < 1):
         raise ValueError(f"searches must be a whole number above 0, got {searches!r}.")
-    began = time.perf_counter()
+    clock = Clock(seconds)
     source = circuit if isinstance(circuit, Result) else None
     chosen = (circuit.circuit() if isinstance(circuit, Result) else circuit).on(subject.graph)
     if not len(chosen):
@@ -136,7 +135,6 @@ def certify(
             "clean and corrupted fresh prompts are identical, so that there is nothing to judge "
             "by; give corrupted prompts that differ from the clean ones."
         )
-    clock = Clock(seconds, began)
     judge = Judge(CircuitRuns(subject, judged_on), clock)
     keep = KEEP
     with suppress(OutOfTime):
@@ -210,7 +208,7 @@ def certify(
         seed=seed,
         n_pairs=len(found_on),
         n_fresh=len(judged_on),
-        seconds=time.perf_counter() - began,
+        seconds=clock.spent,
     )
 
 

@@ -169,7 +169,9 @@ def refinement(
                 # Steps in all are an estimate where seconds were given.
                 progress(state.step, steps or max(state.step, round(state.step / over())))
     except (Stop, KeyboardInterrupt):
-        pass  # what has been reached so far is judged and returned
+        if avoid is not None:
+            raise  # nobody asked for a rival
+        # what has been reached so far is judged and returned
     _look(objective, state, 1.0)
     better = state.area < before
     values = state.best.to(scores.device)

@@ -24,6 +24,7 @@ from statistics import mean, median
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import write_atomic
 from lab import ROOT
+from lab.files import read_packed
 
 FOLDER = ROOT / "docs" / "results"
 NO_RESULTS = ("index", "provenance")
@@ -31,7 +32,7 @@ NO_RESULTS = ("index", "provenance")
 OWN_TABLES = ("auto-circuit", "certainty", "cost", "growth", "looking", "selection")
 """Pages whose tables are all the data that there is."""
 COMMAND = re.compile(r"`((?:graphcircuits|python -m|make) [^`]+)`")
-FILE = re.compile(r"[\w./-]+\.(?:csv|jsonl\.gz|jsonl|json)\b")
+FILE = re.compile(r"[\w./-]+\.(?:csv\.gz|csv|jsonl\.gz|jsonl|json)\b")
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,11 @@ def read_page(path: Path) -> Page:
 
 def follows(page: Page) -> bool | None:
     """Whether the medians of a bench's table are those of its runs; None for other pages."""
-    runs = FOLDER / f"{page.path.stem}-cases.csv"
-    if runs not in page.data or not runs.is_file():
+    names = (f"{page.path.stem}-cases.csv", f"{page.path.stem}-cases.csv.gz")
+    runs = [FOLDER / name for name in names if FOLDER / name in page.data]
+    if not runs or not runs[0].is_file():
         return None
-    rows = list(csv.DictReader(runs.read_text("utf-8").splitlines()))
+    rows = list(csv.DictReader(read_packed(runs[0]).splitlines()))
     shown = _medians(page.path.read_text("utf-8"))
     # Tables of natural subjects were by CMD before they were by log area.
     figure = "auroc" if any(row["auroc"] for row in rows) else "log_area"

@@ -5,7 +5,7 @@ area of both (CMD in files without it), by how much less the mean area is with i
 subjects (paired bootstrap), on which part of the subjects the first has the smaller one, the
 largest ratio of the two, how many edges fewer keep 0.9, and its median time by that of EAP.
 
-python -m lab.benchmarks.ratios docs/results/natural-cases.csv [FILE ...] [--method gcl]
+python -m lab.benchmarks.ratios docs/results/natural-cases.csv.gz [FILE ...] [--method gcl]
     [--by eap-ig eap-ig+paths]
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from lab.benchmarks.contrasts import NEEDED, area_of, by_subject, fewer, in_percent, interval
+from lab.files import read_packed
 
 
 def compared(rows: Sequence[dict[str, str]], method: str, other: str) -> str:
@@ -50,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--by", nargs="+", default=["eap-ig"])
     words = parser.parse_args(given)
     for path in words.files:
-        rows = list(csv.DictReader(path.read_text().splitlines()))
+        rows = list(csv.DictReader(read_packed(path).splitlines()))
         there = {row["method"] for row in rows}
         for other in words.by:
             missing = {words.method, other} - there
