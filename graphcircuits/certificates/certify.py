@@ -8,6 +8,7 @@
    edge came back is what the probability of every edge is made of (`probability`).
 """
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -122,7 +123,7 @@ def certify(
         raise ValueError(f"seconds must be above 0, got {seconds}.")
     if searches is not None and (type(searches) is not int or searches < 1):
         raise ValueError(f"searches must be a whole number above 0, got {searches!r}.")
-    clock = Clock(seconds)
+    clock = Clock(seconds, time.perf_counter())
     source = circuit if isinstance(circuit, Result) else None
     chosen = (circuit.circuit() if isinstance(circuit, Result) else circuit).on(subject.graph)
     if not len(chosen):

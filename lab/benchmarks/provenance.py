@@ -29,7 +29,9 @@ from lab.files import read_packed
 FOLDER = ROOT / "docs" / "results"
 NO_RESULTS = ("index", "provenance")
 """Pages that list the others."""
-OWN_TABLES = ("auto-circuit", "certainty", "cost", "growth", "looking", "selection")
+OWN_TABLES = (
+    *("auto-circuit", "certainty", "certificates", "cost", "growth", "looking", "selection"),
+)
 """Pages whose tables are all the data that there is."""
 COMMAND = re.compile(r"`((?:graphcircuits|python -m|make) [^`]+)`")
 FILE = re.compile(r"[\w./-]+\.(?:csv\.gz|csv|jsonl\.gz|jsonl|json)\b")
