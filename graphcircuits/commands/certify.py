@@ -91,7 +91,7 @@ def certify(
         inputs = given.load(fresh=pairs_file is None)
         circuit = loaded.on(inputs.subject.graph)
         if edges is not None:
-            circuit = replace(circuit, chosen=circuit.circuit(edges=edges, prune=True))
+            circuit = replace(circuit, chosen=circuit.circuit(edges=edges))
         certificate = certified(
             inputs.subject,
             inputs.pairs,
