@@ -42,7 +42,7 @@ def test_a_few_of_every_kind() -> None:
     assert int(damaged.split()[2]) > 8 * 14
     assert "forged" in forged
     # Of every format that has numbers in it, all.
-    assert not_finite.split()[3:] == [str(8 * 17), "0", "0", "0", "0"]
+    assert not_finite.split()[3:] == [str(8 * 18), "0", "0", "0", "0"]
 
 
 @pytest.fixture

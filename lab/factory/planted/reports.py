@@ -12,6 +12,7 @@ from typing import Any
 
 from graphcircuits.io.store import load_artifact, write_atomic
 from lab import ROOT
+from lab.files import read_packed
 
 REPORTS = ROOT / "docs" / "results" / "planted-models.jsonl.gz"
 KEPT = (
@@ -26,7 +27,7 @@ Report = Mapping[str, Any]
 
 def read_reports(path: Path = REPORTS) -> dict[str, Report]:
     """The reports by model, as they were last written."""
-    lines = gzip.decompress(path.read_bytes()).splitlines() if path.exists() else []
+    lines = read_packed(path).splitlines() if path.exists() else []
     return {report["case"]: report for report in map(json.loads, lines)}
 
 

@@ -14,6 +14,7 @@ from lab.factory import planted_page, planted_plan
 from lab.factory.planted.make import path_of
 from lab.factory.planted.reports import REPORTS, read_reports, report_of, write_reports
 from lab.factory.planted_plan import passed_calls, plan
+from lab.files import read_packed
 
 
 def test_the_list_is_that_of_the_plan_and_the_reports() -> None:
@@ -67,7 +68,7 @@ def test_what_is_in_the_folder_takes_the_place_of_what_was_stored(
     monkeypatch.chdir(tmp_path)
     planted_page.main([str(made), "--page", str(page), "--figure", "curves.svg"])
     assert read_reports(data) == {id: stored[id] for id in ("plm-0", "plm-8")}
-    assert [json.loads(line)["case"] for line in data.read_text().splitlines()] == [
+    assert [json.loads(line)["case"] for line in read_packed(data).splitlines()] == [
         "plm-0",
         "plm-8",
     ]
