@@ -20,7 +20,7 @@ several tasks of one kind are taken together, and all prompts judge that nothing
 
 python -m lab.studies wrong-circuits [--subjects natural multitask planted language] [--split test]
     [--mined build/mined] [--store build/certificates] [--page docs/results/wrong-circuits.md]
-    [--processes 2] [--most N] [--only-page]
+    [--processes 2] [--most N] [--kinds gamed ...] [--only-page]
 """
 
 import gzip
@@ -87,6 +87,8 @@ class Job:
     """Another task of the same model."""
     folder: Path
     mined: Path
+    kinds: tuple[str, ...] = (*RIGHT, *SHOULD_FAIL)
+    """Of circuits, those that are made."""
 
     @property
     def file(self) -> Path:
@@ -245,16 +247,16 @@ def measured(job: Job) -> Path:
     few = localize(subject, four, METHOD)
     if few.chosen is not None and len(few.chosen):
         found_at["few"] = (few.circuit(), four, few)
-    cheat = gamed(subject, pairs)
+    cheat = gamed(subject, pairs) if "gamed" in job.kinds else None
     if cheat is not None and len(cheat):
         found_at["gamed"] = (cheat, pairs, METHOD)
-    if job.partner is not None:
+    if job.partner is not None and "other" in job.kinds:
         theirs = localize(subject, problem(job, job.partner).pairs, METHOD).circuit()
         found_at["other"] = (theirs, pairs, METHOD)
     judges = CircuitRuns(subject, asked.many)
     records = {}
     for kind, (circuit, own, search) in found_at.items():
-        if not len(circuit):
+        if not len(circuit) or kind not in job.kinds:
             continue
         certificate = certify(subject, own, circuit, fresh=fresh, search=search)
         records[kind] = _short(certificate) | {"keeps": judges([circuit])[0]}
@@ -375,12 +377,16 @@ def main(given: Sequence[str]) -> None:
     words.add_argument("--store", type=Path, default=Path("build/certificates"))
     words.add_argument("--page", type=Path, default=Path("docs/results/wrong-circuits.md"))
     words.add_argument("--processes", type=int, default=2)
+    words.add_argument("--kinds", nargs="+", default=Job.kinds, choices=Job.kinds)
     words.add_argument("--most", type=int, help="cases of each group")
     words.add_argument("--only-page", action="store_true", help="of what is in the store")
     chosen = words.parse_args(given)
     folder = chosen.store / chosen.split
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = list(jobs_of(chosen.subjects, chosen.split, folder, chosen.mined, chosen.most))
+    jobs = [
+        replace(job, kinds=tuple(chosen.kinds))
+        for job in jobs_of(chosen.subjects, chosen.split, folder, chosen.mined, chosen.most)
+    ]
     if not chosen.only_page:
         _measure(jobs, chosen.processes)
     files = [read_json(job.file) for job in jobs if job.file.exists()]
