@@ -83,7 +83,7 @@ test: lint types browser ## check everything: style, types, fast and slow tests
 
 # What other processors, thread counts and roundings could change: the rooms that compute, in their
 # fast tests. Commands, pages and files are left out: they show what these rooms computed.
-NUMERIC := $(addprefix tests/,adapters cases compare engine evaluation fleets interactions methods predictor \
+NUMERIC := $(addprefix tests/,adapters cases certificates compare engine evaluation fleets interactions methods predictor \
   rasp subject task test_circuit.py training)
 MACHINES := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 

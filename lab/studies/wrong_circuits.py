@@ -363,7 +363,8 @@ def _about(files: Sequence[dict[str, Any]]) -> str:
         "random; *few* were found on four pairs; *other* on another task of the same model. The "
         "columns by line are the share of circuits that fail it. A circuit that was meant to be "
         f"wrong and keeps {LUCKY:g} on {JUDGES} further prompts is *lucky*: nothing is wrong with "
-        "what it does. "
+        "what it does. That is the measure of `sufficient` again: that the others are caught says "
+        "that its prompts are enough, and not that a circuit can be wrong in no other way. "
         f"A certificate took {middle:.1f} s in the median, on one thread."
     )
 

@@ -346,6 +346,17 @@ def test_prompts_that_say_nothing_are_refused(given: Given) -> None:
 # Again
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Whether two records are the same, but for how numbers were rounded."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[x], other[x]) for x in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return one == pytest.approx(other, rel=1e-3, abs=1e-5)
+    return one == other
+
+
 def test_the_same_seed_gives_the_same(
     given: Given, whole: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,10 +367,11 @@ def test_the_same_seed_gives_the_same(
     first, second = as_asked(whole), as_asked(again)
     assert first.keys() == second.keys()
     for name in first:
-        assert first[name] == second[name], name
+        assert alike(first[name], second[name]), name
     monkeypatch.setattr(module, "find_rivals", partial(find_rivals, attempts=[]))
     other = certify(subject, pairs, result, fresh=fresh, searches=4, seed=1)
-    assert as_asked(other)["lines"]["not by chance"] != first["lines"]["not by chance"]
+    random = "not by chance"
+    assert not alike(as_asked(other)["lines"][random], first["lines"][random])
 
 
 def test_a_certificate_is_read_again(whole: Certificate, tmp_path: Path) -> None:
