@@ -8,14 +8,14 @@ A program's functions cannot be sent to another process, but its id can: workers
 the corpus, and cases of one's own are prepared where they are.
 """
 
-import pickle
-import zlib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from graphcircuits.cases import MULTITASK, load_case
 from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
@@ -188,17 +188,32 @@ def prepared(
                 case = at_hand.get(order.case) or find_case(order.case)
                 yield order, prepare(order, case, config)
             else:
-                yield order, _large(next(results))
+                yield order, _with_tensors(next(results), _wide)
 
 
-def _prepare_small(order: Order, config: BuildConfig) -> bytes:
-    """Data go through a pipe and wait: small integers in wide tensors shrink to a tenth."""
-    return _small(prepare(order, find_case(order.case), config))
+def _prepare_small(order: Order, config: BuildConfig) -> Prepared:
+    """Data in the smallest integers that hold them: they go through a pipe, and wait."""
+    return _with_tensors(prepare(order, find_case(order.case), config), _smallest)
 
 
-def _small(data: Prepared) -> bytes:
-    return zlib.compress(pickle.dumps(data), level=1)
+def _with_tensors(data: Prepared, change: Callable[[Tensor], Tensor]) -> Prepared:
+    if isinstance(data, str):
+        return data
+
+    def changed(task: Exchange) -> Exchange:
+        own = {x: change(value) for x, value in vars(task).items() if isinstance(value, Tensor)}
+        return replace(task, **own)
+
+    train, check, unseen = (tuple(map(changed, x)) for x in (data.train, data.check, data.unseen))
+    return replace(data, train=train, check=check, unseen=unseen)
 
 
-def _large(sent: bytes) -> Prepared:
-    return pickle.loads(zlib.decompress(sent))
+def _smallest(x: Tensor) -> Tensor:
+    """A copy, since a part of a tensor is sent with all of it; integers are never negative here."""
+    if x.dtype != torch.int64 or not x.numel():
+        return x.clone()
+    return x.to(getattr(torch, np.min_scalar_type(-1 - int(x.max())).name), copy=True)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.is_floating_point() or x.dtype == torch.bool else x.long()

@@ -152,15 +152,9 @@ def certify(
 
     def ask_stable() -> Line:
         nonlocal found
-        usual = SEARCHES_ON_LARGE if large else REPETITIONS
-        found = search_again(
-            subject,
-            found_on,
-            way,
-            times=usual if searches is None else searches,
-            seed=seed,
-            clock=clock.share(0.6),
-        )
+        times = searches or (SEARCHES_ON_LARGE if large else REPETITIONS)
+        part = clock.share(0.6)
+        found = search_again(subject, found_on, way, times=times, seed=seed, clock=part)
         if not found.results:
             raise ValueError("; ".join(dict.fromkeys(found.problems)))
         return stable(judge, chosen, found, stable_from, seen_again_from)

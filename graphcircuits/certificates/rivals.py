@@ -17,7 +17,6 @@ from graphcircuits.certificates.certificate import Line
 from graphcircuits.certificates.judging import Judge
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.proposal import LARGE, propose
-from graphcircuits.methods.prepare import Progress
 from graphcircuits.methods.refine import refinement
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -57,7 +56,6 @@ def find_rivals(
     generator: torch.Generator,
     steps: int = STEPS,
     attempts: Sequence[tuple[float, float]] | None = None,
-    progress: Progress | None = None,
 ) -> list[Rival]:
     """One for each of the ATTEMPTS, or for those that are given."""
     if attempts is None:
@@ -67,17 +65,13 @@ def find_rivals(
     last = float(scores.min()) - 1.0
     edges = circuit.mask.nonzero().flatten()
     weakest = edges[scores[edges].argsort(stable=True)]
-    for number, (share, push) in enumerate(attempts):
+    for share, push in attempts:
         judge.clock.check()
         put_last = scores.clone()
         put_last[weakest[: math.ceil(share * len(edges))]] = last
+        avoid = push * circuit.mask.to(torch.float32)
         refined = refinement(
-            subject,
-            pairs,
-            put_last,
-            steps=steps,
-            generator=generator,
-            avoid=push * circuit.mask.to(torch.float32),
+            subject, pairs, put_last, steps=steps, generator=generator, avoid=avoid
         )
         ranking = Result(graph=start.graph, scores=refined.scores)
         other = propose(subject, pairs, ranking, keep=keep, kind="natural").circuit
@@ -85,8 +79,6 @@ def find_rivals(
         equal = kept >= ours - SLACK and len(other) <= LARGER * len(circuit)
         smaller = max(1, min(len(other), len(circuit)))
         rivals.append(Rival(other, len(other & circuit) / smaller, kept, equal))
-        if progress is not None:
-            progress(number + 1, len(attempts))
     return rivals
 
 

@@ -19,7 +19,6 @@ from graphcircuits.certificates.judging import Clock, Judge, OutOfTime, mean_int
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.localize import localize, refine
 from graphcircuits.methods import ALONG_PATHS, METHODS
-from graphcircuits.methods.prepare import Progress
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.fresh import prompt_hashes
@@ -116,7 +115,6 @@ def search_again(
     times: int = REPETITIONS,
     seed: int,
     clock: Clock,
-    progress: Progress | None = None,
 ) -> Searches:
     """Search on prompts drawn again, until the time is over."""
     found = Searches()
@@ -134,8 +132,6 @@ def search_again(
             found.results.append(result)
         except (ValueError, MemoryError) as error:
             found.problems.append(str(error))
-        if progress is not None:
-            progress(number + 1, times)
     return found
 
 
